@@ -1,0 +1,151 @@
+//! The daemon's configuration: TOML, every name known.
+//!
+//! ```toml
+//! name = "hg-visor"              # applications reach it at sm://hg-visor
+//! network = "tcp://10.0.0.1:7700"  # the network that it owns; its address there is in all addresses
+//! max-applications = 1024
+//! connections = 1024             # of one application, opened and accepted, each
+//!
+//! [network-settings]             # as of the network plugin
+//! key-file = "/etc/hg-visor.key"
+//!
+//! [[user]]                       # besides the daemon's own, who may connect
+//! uid = 1000
+//! weight = 2                     # its share where applications have to share; 1 by default
+//! connections = 64
+//! ```
+
+use std::collections::BTreeMap;
+
+use hg_na::{Error, Identity};
+use serde::Deserialize;
+
+use crate::machine::Quota;
+
+/// By what name applications look for a daemon, unless they are told another one.
+pub const NAME: &str = "hg-visor";
+/// Largest weight.
+const WEIGHT_MAX: u32 = 1000;
+
+/// Everything that a daemon is told.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Config {
+    /// Its name in shared memory.
+    #[serde(default = "name")]
+    pub name: String,
+    /// What it opens in the network.
+    pub network: String,
+    /// Settings of the network's plugin.
+    #[serde(default)]
+    pub network_settings: BTreeMap<String, String>,
+    /// Processes that may be connected at a time.
+    #[serde(default = "count")]
+    pub max_applications: u32,
+    /// Connections that an application may open, and as many that it may accept.
+    #[serde(default = "count")]
+    pub connections: u32,
+    /// Other users that may connect, or shares and limits of any.
+    #[serde(default, rename = "user")]
+    pub users: Vec<User>,
+}
+
+/// A user of the node's.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct User {
+    /// Who.
+    pub uid: u32,
+    /// Share of each of its applications, where they have to share.
+    #[serde(default = "one")]
+    pub weight: u32,
+    /// Connections of each of its applications, where it is not [`Config::connections`].
+    pub connections: Option<u32>,
+}
+
+fn name() -> String {
+    NAME.to_owned()
+}
+
+fn count() -> u32 {
+    1024
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Config {
+    /// The defaults, over this network.
+    #[must_use]
+    pub fn over(network: &str) -> Self {
+        Self {
+            name: name(),
+            network: network.to_owned(),
+            network_settings: BTreeMap::new(),
+            max_applications: count(),
+            connections: count(),
+            users: Vec::new(),
+        }
+    }
+
+    /// Reads TOML.
+    ///
+    /// # Errors
+    /// [`Error::BadSetting`] with the line that is wrong.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let bad = |why: String| Error::BadSetting { name: "configuration".to_owned(), why };
+        let config: Self = toml::from_str(text).map_err(|error| bad(error.to_string()))?;
+        let weights = config.users.iter().map(|user| user.weight);
+        if !weights.into_iter().all(|weight| (1..=WEIGHT_MAX).contains(&weight)) {
+            return Err(bad(format!("a weight is 1 to {WEIGHT_MAX}")));
+        }
+        if config.connections == 0 || config.max_applications == 0 {
+            return Err(bad("limits are 1 at least".to_owned()));
+        }
+        Ok(config)
+    }
+
+    /// The users of `sm`'s setting.
+    pub(crate) fn allowed(&self) -> Option<String> {
+        let uids: Vec<String> = self.users.iter().map(|user| user.uid.to_string()).collect();
+        (!uids.is_empty()).then(|| uids.join(","))
+    }
+
+    /// What an application of this user may have.
+    pub(crate) fn quota(&self, identity: &Identity) -> Quota {
+        let user = self.users.iter().find(|user| Some(user.uid) == identity.uid);
+        Quota {
+            weight: user.map_or(1, |user| user.weight),
+            connections: user.and_then(|user| user.connections).unwrap_or(self.connections),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_taken_and_what_nobody_knows_is_refused() {
+        let text = "network = \"tcp://127.0.0.1:0\"\nconnections = 9\n\
+            [[user]]\nuid = 7\nweight = 3\n[[user]]\nuid = 8\nconnections = 2\n";
+        let config = Config::parse(text).unwrap();
+        assert_eq!((config.name.as_str(), config.allowed().as_deref()), (NAME, Some("7,8")));
+        let quota = |uid| {
+            let Quota { weight, connections } = config.quota(&Identity::process(1, uid));
+            (weight, connections)
+        };
+        assert_eq!((quota(7), quota(8), quota(9)), ((3, 9), (1, 2), (1, 9)));
+        for wrong in [
+            "",
+            "network = 7",
+            "network = \"tcp://\"\ncolour = 1",
+            "network = \"tcp://\"\nconnections = 0",
+            "network = \"tcp://\"\n[[user]]\nuid = 7\nweight = 0",
+            "network = \"tcp://\"\n[[user]]\nweight = 1",
+        ] {
+            assert!(Config::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

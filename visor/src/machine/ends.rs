@@ -1,0 +1,108 @@
+//! How connections and parties end. On each leg each side sends one `Close` for a connection: who has got one answers it, a daemon once
+//! the other end is over, so that what was sent before has left by then.
+
+use hg_na::GoneReason;
+
+use super::{
+    Outgoing, Switch, Wrong,
+    party::{ConnectionKey, End, PartyKey, Role, Said},
+};
+use crate::wire::{self, Header, YOURS};
+
+impl Switch {
+    /// A party closes a connection, or answers that it was closed.
+    pub(super) fn closed_by(
+        &mut self,
+        from: PartyKey,
+        header: Header,
+        body: &[u8],
+    ) -> Result<(), Wrong> {
+        let party = self.party(from)?;
+        // What a daemon says of the other end is its to say; what an application says of itself is not.
+        let reason = match party.is_node() {
+            true => wire::reason(header.word, body),
+            false => GoneReason::Closed,
+        };
+        let (key, side) = *party.ends.get(&header.id).ok_or("an end of no connection")?;
+        let Some(connection) = self.connections.get_mut(&key) else { return Ok(()) };
+        let end = &mut connection.ends[side];
+        if std::mem::replace(&mut end.has_closed, true) {
+            return Err("a connection that was closed twice");
+        }
+        self.close_end(key, 1 - side, &reason);
+        self.settle(key);
+        Ok(())
+    }
+
+    /// Tells one end that the connection is over, unless it is to be answered later.
+    pub(super) fn close_end(&mut self, key: ConnectionKey, side: usize, reason: &GoneReason) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        let source = connection.ends[1 - side].party;
+        let end = &mut connection.ends[side];
+        if end.is_live() {
+            end.said = Said::Queued;
+            let (to, frame) = (end.party, wire::close(end.id ^ YOURS, reason));
+            self.queue(source, to, Outgoing { frame, ends: Some((key, side)) });
+        }
+    }
+
+    /// The `Close` of one end has left.
+    pub(super) fn close_left(&mut self, key: ConnectionKey, side: usize) {
+        if let Some(connection) = self.connections.get_mut(&key) {
+            connection.ends[side].said = Said::Sent;
+        }
+        self.settle(key);
+    }
+
+    /// Answers whoever has closed, once the other end is over; forgets what is over.
+    fn settle(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        let ends = &connection.ends;
+        if ends.iter().all(End::is_over) {
+            self.forget(key);
+            return;
+        }
+        let Some(over) = ends.iter().position(End::is_over) else { return };
+        let (gone, id) = (ends[over].party, ends[over].id);
+        let end = &mut connection.ends[1 - over];
+        if end.has_closed && end.said == Said::Nothing {
+            end.said = Said::Queued;
+            let (to, frame) = (end.party, wire::close(end.id ^ YOURS, &GoneReason::Closed));
+            self.queue(gone, to, Outgoing { frame, ends: Some((key, 1 - over)) });
+        }
+        if let Some(party) = self.parties.get_mut(&gone) {
+            party.remove(id, key);
+        }
+    }
+
+    fn forget(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.connections.remove(&key) else { return };
+        for end in connection.ends {
+            if let Some(party) = self.parties.get_mut(&end.party) {
+                party.remove(end.id, key);
+            }
+        }
+    }
+
+    /// A party has gone, or is to go: what it had sent is delivered, and then its peers are told.
+    pub(crate) fn gone(&mut self, party: PartyKey, reason: &GoneReason) {
+        let Some(gone) = self.parties.remove(&party) else { return };
+        match &gone.role {
+            Role::Application { name, .. } => {
+                self.names.remove(name);
+            }
+            Role::Node(Some(address)) => {
+                self.nodes.remove(address);
+            }
+            Role::Node(None) | Role::Stranger | Role::Caller => {}
+        }
+        for (key, side) in gone.ends.into_values() {
+            if let Some(connection) = self.connections.get_mut(&key) {
+                let end = &mut connection.ends[side];
+                (end.has_closed, end.said) = (true, Said::Sent);
+            }
+            self.close_end(key, 1 - side, reason);
+            self.settle(key);
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! What a daemon decides, without I/O or a clock: who is who, which frame goes where, who has room, who is ended.
+//!
+//! In: [`Switch::arrived`], [`Switch::handle`], [`Switch::gone`], [`Switch::has_room`]. Out: [`Switch::next_effect`];
+//! [`Switch::next_ready`] and [`Switch::pop`], [`Switch::left`] or [`Switch::put_back`]. `ARCHITECTURE.md` has the states.
+
+mod ends;
+mod flows;
+mod opening;
+mod party;
+#[cfg(test)]
+mod simulation_tests;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+
+use hg_na::{Address, GoneReason, Identity, Message};
+use rustc_hash::FxHashMap;
+
+pub(crate) use flows::Outgoing;
+use party::{Connection, ConnectionKey, End, Party, Role};
+pub(crate) use party::{PartyKey, Quota};
+
+use crate::wire::{Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, rename};
+
+/// Connections between two daemons, of each side's choosing.
+pub(crate) const NODE_CONNECTIONS: u32 = 65_536;
+
+/// What the daemon is to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// Reach another daemon; what waits for it is sent there.
+    Dial(PartyKey, Address),
+    /// Disconnect whoever has broken the protocol.
+    HangUp(PartyKey, &'static str),
+}
+
+/// Everything that a daemon knows.
+#[derive(Debug)]
+pub(crate) struct Switch {
+    /// Its own address in the network.
+    node: Address,
+    /// Who may have it drained, besides root.
+    owner: Option<u32>,
+    parties: FxHashMap<PartyKey, Party>,
+    connections: FxHashMap<ConnectionKey, Connection>,
+    /// Applications by name; the names are theirs to choose.
+    names: HashMap<String, PartyKey>,
+    /// Daemons that this side has called.
+    nodes: HashMap<Address, PartyKey>,
+    last_key: u64,
+    /// Parties with something to be sent.
+    ready: VecDeque<PartyKey>,
+    effects: VecDeque<Effect>,
+    is_draining: bool,
+    counts: Counts,
+}
+
+/// What has happened so far.
+#[derive(Debug, Default, Clone, Copy)]
+struct Counts {
+    frames: u64,
+    bytes: u64,
+    opened: u64,
+    disconnected: u64,
+}
+
+/// What a party has done wrong.
+type Wrong = &'static str;
+
+impl Switch {
+    /// Of a daemon at this address, whose user is `owner`.
+    pub(crate) fn new(node: Address, owner: Option<u32>) -> Self {
+        Self {
+            node,
+            owner,
+            parties: FxHashMap::default(),
+            connections: FxHashMap::default(),
+            names: HashMap::new(),
+            nodes: HashMap::new(),
+            last_key: 0,
+            ready: VecDeque::new(),
+            effects: VecDeque::new(),
+            is_draining: false,
+            counts: Counts::default(),
+        }
+    }
+
+    fn key(&mut self) -> u64 {
+        self.last_key += 1;
+        self.last_key
+    }
+
+    fn add_party(&mut self, party: Party) -> PartyKey {
+        let key = self.key();
+        self.parties.insert(key, party);
+        key
+    }
+
+    /// A process of this node has come.
+    pub(crate) fn arrived(&mut self, identity: Identity, quota: Quota) -> PartyKey {
+        self.add_party(Party::new(Role::Stranger, identity, quota))
+    }
+
+    /// Another daemon has come.
+    pub(crate) fn node_arrived(&mut self) -> PartyKey {
+        self.add_party(Party::new(Role::Caller, Identity::default(), NODE_QUOTA))
+    }
+
+    /// A frame has come. Whoever has broken the protocol is ended.
+    pub(crate) fn handle(&mut self, from: PartyKey, frame: Message) {
+        if let Err(wrong) = self.take(from, frame) {
+            self.counts.disconnected += 1;
+            self.effects.push_back(Effect::HangUp(from, wrong));
+            self.gone(from, &GoneReason::Misbehaved(wrong.into()));
+        }
+    }
+
+    fn take(&mut self, from: PartyKey, frame: Message) -> Result<(), Wrong> {
+        let Some(party) = self.parties.get(&from) else { return Ok(()) };
+        let (header, body) = Header::decode(frame.as_slice())?;
+        match (header.kind, &party.role) {
+            (Kind::Hello, Role::Stranger) => self.greeted(from, &Hello::decode(body)?),
+            (Kind::Hello, Role::Caller) => {
+                Hello::decode(body)?;
+                self.party(from)?.role = Role::Node(None);
+                Ok(())
+            }
+            (Kind::Status, Role::Stranger) => self.report(from),
+            (Kind::Drain, Role::Stranger) => self.drain(from),
+            (_, Role::Stranger | Role::Caller) => Err("a frame before the greeting"),
+            (Kind::Open, Role::Application { .. }) => {
+                let target = std::str::from_utf8(body).map_err(|_| "an address that is no text")?;
+                self.open(from, header.id, target)
+            }
+            (Kind::Open, Role::Node(_)) => {
+                let name = std::str::from_utf8(body).map_err(|_| "a name that is no text")?;
+                self.open_from_node(from, header.id, name)
+            }
+            (Kind::Opened, Role::Node(_)) => self.opened(from, header.id),
+            (Kind::Data, _) => self.data(from, header.id, frame),
+            (Kind::Window, _) => self.window(from, header, frame),
+            (Kind::Close, _) => self.closed_by(from, header, body),
+            (
+                Kind::Hello
+                | Kind::Welcome
+                | Kind::Refused
+                | Kind::Incoming
+                | Kind::Opened
+                | Kind::Status
+                | Kind::Drain
+                | Kind::Report,
+                _,
+            ) => Err("a frame that is not its sender's to send"),
+        }
+    }
+
+    fn party(&mut self, key: PartyKey) -> Result<&mut Party, Wrong> {
+        self.parties.get_mut(&key).ok_or("nobody")
+    }
+
+    /// The end of a connection that a frame names, while both ends are live. One that has ended here is none: its sender does not
+    /// know it yet.
+    fn live(&mut self, from: PartyKey, id: u32) -> Option<(&mut Connection, usize)> {
+        let (key, side) = *self.parties.get(&from)?.ends.get(&id)?;
+        let connection = self.connections.get_mut(&key)?;
+        let is_live = connection.ends.iter().all(End::is_live);
+        is_live.then_some((connection, side))
+    }
+
+    fn data(&mut self, from: PartyKey, id: u32, frame: Message) -> Result<(), Wrong> {
+        let Some((connection, side)) = self.live(from, id) else { return Ok(()) };
+        if !connection.is_open {
+            return Err("data before the connection was there");
+        }
+        let end = &mut connection.ends[side];
+        let len = u32::try_from(frame.len()).map_err(|_| "a frame that is too long")?;
+        end.in_flight += len;
+        if end.in_flight > WINDOW {
+            return Err("more bytes than the window has room for");
+        }
+        let (to, to_id) = (connection.ends[1 - side].party, connection.ends[1 - side].id);
+        self.counts.frames += 1;
+        self.counts.bytes += u64::from(len);
+        self.pass(from, to, to_id, frame);
+        Ok(())
+    }
+
+    fn window(&mut self, from: PartyKey, header: Header, frame: Message) -> Result<(), Wrong> {
+        let Some((connection, side)) = self.live(from, header.id) else { return Ok(()) };
+        let sender = &mut connection.ends[1 - side];
+        let bytes = u32::try_from(header.word).map_err(|_| "too many bytes given back")?;
+        let left =
+            sender.in_flight.checked_sub(bytes).ok_or("bytes given back that were not sent")?;
+        if bytes < RETURN_MIN {
+            return Err("too few bytes given back at once");
+        }
+        sender.in_flight = left;
+        let (to, to_id) = (sender.party, sender.id);
+        self.pass(from, to, to_id, frame);
+        Ok(())
+    }
+
+    /// Queues a frame of a connection for its other end.
+    fn pass(&mut self, from: PartyKey, to: PartyKey, to_id: u32, mut frame: Message) {
+        rename(&mut frame, to_id ^ YOURS);
+        self.queue(from, to, Outgoing::plain(frame));
+    }
+
+    fn queue(&mut self, from: PartyKey, to: PartyKey, outgoing: Outgoing) {
+        let weight = self.parties.get(&from).map_or(1, |party| party.quota.weight);
+        let Some(party) = self.parties.get_mut(&to) else { return };
+        party.flows.push((from, weight), outgoing);
+        self.list(to);
+    }
+
+    /// Lists a party with something to be sent.
+    fn list(&mut self, key: PartyKey) {
+        if let Some(party) = self.parties.get_mut(&key)
+            && !party.is_listed
+            && !party.is_blocked
+            && !party.flows.is_empty()
+        {
+            party.is_listed = true;
+            self.ready.push_back(key);
+        }
+    }
+
+    /// The next party with something to be sent; it is asked again when it is listed again.
+    pub(crate) fn next_ready(&mut self) -> Option<PartyKey> {
+        let key = self.ready.pop_front()?;
+        if let Some(party) = self.parties.get_mut(&key) {
+            party.is_listed = false;
+        }
+        Some(key)
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.ready.is_empty() || !self.effects.is_empty()
+    }
+
+    /// The next frame for a party: [`Switch::left`] or [`Switch::put_back`] follows.
+    pub(crate) fn pop(&mut self, to: PartyKey) -> Option<Outgoing> {
+        self.parties.get_mut(&to)?.flows.pop()
+    }
+
+    /// It has left; `ends` is what came with it.
+    pub(crate) fn left(&mut self, ends: Option<(ConnectionKey, usize)>) {
+        if let Some((connection, side)) = ends {
+            self.close_left(connection, side);
+        }
+    }
+
+    /// The leg takes nothing now: [`Switch::has_room`] says when.
+    pub(crate) fn put_back(&mut self, to: PartyKey, outgoing: Outgoing) {
+        if let Some(party) = self.parties.get_mut(&to) {
+            party.flows.put_back(outgoing);
+            party.is_blocked = true;
+        }
+    }
+
+    /// It has had its turn: the others come first.
+    pub(crate) fn yields(&mut self, party: PartyKey) {
+        self.list(party);
+    }
+
+    /// A leg takes frames again.
+    pub(crate) fn has_room(&mut self, key: PartyKey) {
+        if let Some(party) = self.parties.get_mut(&key) {
+            party.is_blocked = false;
+        }
+        self.list(key);
+    }
+
+    /// What is to be done.
+    pub(crate) fn next_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    fn report(&mut self, to: PartyKey) -> Result<(), Wrong> {
+        let applications = self.names.len();
+        let nodes = self.parties.values().filter(|party| party.is_node()).count();
+        let text = serde_json::json!({
+            "address": self.node.as_str(),
+            "draining": self.is_draining,
+            "applications": applications,
+            "daemons": nodes,
+            "connections": self.connections.len(),
+            "bytes_waiting": self.bytes(),
+            "connections_opened": self.counts.opened,
+            "frames_passed": self.counts.frames,
+            "bytes_passed": self.counts.bytes,
+            "disconnected": self.counts.disconnected,
+        });
+        self.answer(to, &text.to_string())
+    }
+
+    fn drain(&mut self, from: PartyKey) -> Result<(), Wrong> {
+        let uid = self.party(from)?.identity.uid;
+        if uid.is_none() || (uid != Some(0) && uid != self.owner) {
+            return self.answer(from, "only root and the daemon's own user may drain it");
+        }
+        self.is_draining = true;
+        let left = self.connections.len();
+        self.answer(from, &format!("draining: {left} connections are left"))
+    }
+
+    /// Answers a stranger, once at a time.
+    fn answer(&mut self, to: PartyKey, text: &str) -> Result<(), Wrong> {
+        let party = self.party(to)?;
+        if !party.flows.is_empty() {
+            return Err("questions without taking the answers");
+        }
+        party.say(Header::new(Kind::Report, 0, 0).frame(text.as_bytes()));
+        self.list(to);
+        Ok(())
+    }
+
+    /// Whether it was told to end, and nothing is left to be done.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.is_draining && self.connections.is_empty() && self.bytes() == 0
+    }
+
+    /// Bytes that wait to be sent.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.parties.values().map(|party| party.flows.bytes()).sum()
+    }
+}
+
+/// What another daemon may have.
+const NODE_QUOTA: Quota = Quota { weight: 1, connections: NODE_CONNECTIONS };

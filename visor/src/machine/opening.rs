@@ -1,0 +1,184 @@
+//! Greetings, and connections that are opened.
+
+use hg_na::{Address, GoneReason};
+
+use super::{
+    Effect, NODE_QUOTA, Switch, Wrong,
+    party::{Chooser, Connection, End, Party, PartyKey, Role},
+};
+use crate::{
+    address::{Target, is_full_name},
+    wire::{Header, Hello, Kind, Refusal, YOURS, encode_identity},
+};
+
+impl Switch {
+    /// An application says who it is.
+    pub(super) fn greeted(&mut self, from: PartyKey, hello: &Hello<'_>) -> Result<(), Wrong> {
+        if !is_full_name(hello.name) {
+            return Err("a name that is none");
+        }
+        let refusal = if self.is_draining {
+            Some((Refusal::Other, "it is being drained, and takes nobody"))
+        } else if self.names.contains_key(hello.name) {
+            Some((Refusal::NameInUse, "another application has this name"))
+        } else {
+            None
+        };
+        let name = hello.name.to_owned();
+        let target = Target { name: name.clone(), node: self.node.clone() };
+        let address = target.address().map_err(|_| "a name that is too long")?;
+        let party = self.party(from)?;
+        if let Some((refusal, sentence)) = refusal {
+            if !party.flows.is_empty() {
+                return Err("greetings without taking the answers");
+            }
+            party.say(refusal.frame(sentence));
+        } else {
+            let quota = u64::from(party.quota.connections);
+            party.role = Role::Application { name: name.clone(), listens: hello.listens };
+            party.say(Header::new(Kind::Welcome, 0, quota).frame(address.as_str().as_bytes()));
+            self.names.insert(name, from);
+        }
+        self.list(from);
+        Ok(())
+    }
+
+    /// An id that the party has chosen for one more connection.
+    fn check_id(&mut self, from: PartyKey, id: u32) -> Result<(), Wrong> {
+        let party = self.party(from)?;
+        if id & YOURS != 0 || party.ends.contains_key(&id) {
+            return Err("a connection whose id is not free");
+        }
+        if !party.has_room(Chooser::Party) {
+            return Err("more connections than its quota");
+        }
+        Ok(())
+    }
+
+    /// An application opens a connection.
+    pub(super) fn open(&mut self, from: PartyKey, id: u32, target: &str) -> Result<(), Wrong> {
+        self.check_id(from, id)?;
+        let target = Address::new(target).and_then(|it| Target::parse(&it));
+        let target = target.map_err(|_| "an address that is none")?;
+        if self.is_draining {
+            let why = "its daemon is being drained";
+            self.refuse(from, id, &GoneReason::Unreachable(why.into()));
+        } else if target.node == self.node {
+            self.open_here(from, id, &target.name);
+        } else {
+            self.open_there(from, id, &target);
+        }
+        Ok(())
+    }
+
+    /// Another daemon opens one.
+    pub(super) fn open_from_node(
+        &mut self,
+        from: PartyKey,
+        id: u32,
+        name: &str,
+    ) -> Result<(), Wrong> {
+        self.check_id(from, id)?;
+        self.open_here(from, id, name);
+        Ok(())
+    }
+
+    /// The target is an application of this node.
+    fn open_here(&mut self, from: PartyKey, id: u32, name: &str) {
+        let found = self.names.get(name).copied();
+        let listening = found.filter(|key| {
+            let role = self.parties.get(key).map(|party| &party.role);
+            matches!(role, Some(Role::Application { listens: true, .. }))
+        });
+        let Some(to) = listening else {
+            let why = if found.is_some() { "it does not listen" } else { "nobody has this name" };
+            return self.refuse(from, id, &GoneReason::Unreachable(why.into()));
+        };
+        if !self.parties.get(&to).is_some_and(|party| party.has_room(Chooser::Daemon)) {
+            let why = "it has as many connections as it may have";
+            return self.refuse(from, id, &GoneReason::Refused(why.into()));
+        }
+        let [opener, target] = [from, to].map(|key| self.identity_of(key));
+        let to_id = self.connect(from, id, to, true);
+        self.pass(from, to, to_id, Header::new(Kind::Incoming, 0, 0).frame(&opener));
+        self.pass(to, from, id, Header::new(Kind::Opened, 0, 0).frame(&target));
+    }
+
+    /// Of an application of this node; of others nobody here vouches for anything.
+    fn identity_of(&self, key: PartyKey) -> [u8; 9] {
+        encode_identity(&self.parties.get(&key).map(|it| it.identity.clone()).unwrap_or_default())
+    }
+
+    /// The target is another node's.
+    fn open_there(&mut self, from: PartyKey, id: u32, target: &Target) {
+        let to = match self.nodes.get(&target.node) {
+            Some(to) => *to,
+            None => self.call(&target.node),
+        };
+        if !self.parties.get(&to).is_some_and(|party| party.has_room(Chooser::Daemon)) {
+            let why = "there are as many connections with its node as there may be";
+            return self.refuse(from, id, &GoneReason::Refused(why.into()));
+        }
+        let to_id = self.connect(from, id, to, false);
+        self.pass(from, to, to_id, Header::new(Kind::Open, 0, 0).frame(target.name.as_bytes()));
+    }
+
+    /// Reaches another daemon.
+    fn call(&mut self, node: &Address) -> PartyKey {
+        let role = Role::Node(Some(node.clone()));
+        let mut party = Party::new(role, hg_na::Identity::default(), NODE_QUOTA);
+        party.say(Hello { listens: false, name: "" }.frame());
+        let key = self.add_party(party);
+        self.nodes.insert(node.clone(), key);
+        self.effects.push_back(Effect::Dial(key, node.clone()));
+        self.list(key);
+        key
+    }
+
+    /// Makes a connection; gives its id at the target.
+    fn connect(&mut self, from: PartyKey, id: u32, to: PartyKey, is_open: bool) -> u32 {
+        let key = self.key();
+        let mut to_id = 0;
+        if let Some(party) = self.parties.get_mut(&to) {
+            to_id = party.choose();
+            party.add(to_id, (key, 1));
+        }
+        if let Some(party) = self.parties.get_mut(&from) {
+            party.add(id, (key, 0));
+        }
+        let ends = [End::live(from, id), End::live(to, to_id)];
+        self.connections.insert(key, Connection { ends, is_open });
+        self.counts.opened += 1;
+        to_id
+    }
+
+    /// Tells an opener that there is none. Until it has been told, that counts as one.
+    fn refuse(&mut self, from: PartyKey, id: u32, reason: &GoneReason) {
+        let key = self.key();
+        if let Some(party) = self.parties.get_mut(&from) {
+            party.add(id, (key, 0));
+        }
+        let ends = [End::live(from, id), End::nobody()];
+        self.connections.insert(key, Connection { ends, is_open: false });
+        self.close_end(key, 0, reason);
+    }
+
+    /// Another daemon says that a connection is there.
+    pub(super) fn opened(&mut self, from: PartyKey, id: u32) -> Result<(), Wrong> {
+        let end = self.party(from)?.ends.get(&id).copied();
+        let Some(connection) = end.and_then(|(key, _)| self.connections.get_mut(&key)) else {
+            return Ok(());
+        };
+        if end.is_some_and(|(_, side)| side == 0) || connection.is_open {
+            return Err("a connection that is there already");
+        }
+        connection.is_open = true;
+        let opener = &connection.ends[0];
+        let (to, to_id) = (opener.party, opener.id);
+        if opener.is_live() {
+            let identity = encode_identity(&hg_na::Identity::default());
+            self.pass(from, to, to_id, Header::new(Kind::Opened, 0, 0).frame(&identity));
+        }
+        Ok(())
+    }
+}

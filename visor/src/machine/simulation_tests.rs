@@ -1,0 +1,462 @@
+//! Several daemons with applications, in random order: applications come, open, send, stop, close, lie and die, and ways between nodes
+//! are cut. Each frame says who has sent it over what, and which one it is there.
+//!
+//! - What one application sends over a connection comes to one other, in order, each once; nothing is lost but by a death or a cut.
+//! - An honest application is never disconnected, whatever others do, and is told the end of each connection exactly once.
+//! - What a daemon keeps is bounded by the connections that there are; in the end nothing is left.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use hg_na::{Address, GoneReason, Identity, Message};
+
+use super::{Effect, PartyKey, Quota, Switch};
+use crate::wire::{FRAME_MAX, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS};
+
+const QUOTA: Quota = Quota { weight: 1, connections: 6 };
+/// Frames that a leg takes before it is read.
+const LEG: usize = 4;
+const NODES: usize = 3;
+const APPLICATIONS: usize = 4;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap() % n
+    }
+}
+
+/// Who has sent: an application's number and its id of the connection.
+type Sender = (u64, u32);
+
+#[derive(Default)]
+struct Conn {
+    is_open: bool,
+    /// This side has closed it.
+    is_closed: bool,
+    /// May be sent; is to be given back.
+    left: u32,
+    owed: u32,
+    sent: u64,
+    /// Who sends over it, and how much has come.
+    from: Option<Sender>,
+    seen: u64,
+}
+
+struct App {
+    serial: u64,
+    node: usize,
+    key: PartyKey,
+    name: String,
+    inbox: VecDeque<Message>,
+    is_welcome: bool,
+    is_honest: bool,
+    is_stopped: bool,
+    last_id: u32,
+    conns: BTreeMap<u32, Conn>,
+}
+
+/// One way between two daemons: frames to the key at the node.
+struct Leg {
+    to: (usize, PartyKey),
+    frames: VecDeque<Message>,
+}
+
+struct World {
+    random: Random,
+    switches: Vec<Switch>,
+    apps: Vec<App>,
+    /// By the party that sends on it.
+    legs: BTreeMap<(usize, PartyKey), Leg>,
+    serial: u64,
+    /// What each sender has sent that was taken by its daemon, and what of it has come.
+    sent: HashMap<Sender, u64>,
+    came: HashMap<Sender, u64>,
+    /// Ends that were told by others, or that died: what was sent may be lost.
+    excused: HashMap<Sender, ()>,
+    has_cuts: bool,
+}
+
+fn node(at: usize) -> Address {
+    Address::new(&format!("tcp://node{at}:1")).unwrap()
+}
+
+impl World {
+    fn new(seed: u64, has_cuts: bool) -> Self {
+        let switches = (0..NODES).map(|at| Switch::new(node(at), None)).collect();
+        Self {
+            random: Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            switches,
+            apps: Vec::new(),
+            legs: BTreeMap::new(),
+            serial: 0,
+            sent: HashMap::new(),
+            came: HashMap::new(),
+            excused: HashMap::new(),
+            has_cuts,
+        }
+    }
+
+    fn arrive(&mut self) {
+        self.serial += 1;
+        let (serial, node) = (self.serial, self.random.below(NODES));
+        let key = self.switches[node].arrived(Identity::default(), QUOTA);
+        let name = format!("app{serial}/0");
+        self.switches[node].handle(key, Hello { listens: true, name: &name }.frame());
+        self.apps.push(App {
+            serial,
+            node,
+            key,
+            name,
+            inbox: VecDeque::new(),
+            is_welcome: false,
+            is_honest: self.random.below(4) > 0,
+            is_stopped: false,
+            last_id: 0,
+            conns: BTreeMap::new(),
+        });
+    }
+
+    /// Something that an application does.
+    fn act(&mut self, at: usize) {
+        let Self { random, switches, apps, .. } = self;
+        let app = &mut apps[at];
+        if !app.is_welcome || app.is_stopped {
+            return;
+        }
+        let switch = &mut switches[app.node];
+        match random.below(10) {
+            0 => {
+                let opened = app.conns.keys().filter(|id| **id & YOURS == 0).count();
+                if opened < usize::try_from(QUOTA.connections).unwrap() {
+                    let other = &self.apps[random.below(self.apps.len())];
+                    let target = format!("visor://{}@{}", other.name, node(other.node));
+                    let app = &mut self.apps[at];
+                    app.last_id += 1;
+                    let id = app.last_id;
+                    app.conns.insert(id, Conn { left: WINDOW, ..Conn::default() });
+                    let frame = Header::new(Kind::Open, id, 0).frame(target.as_bytes());
+                    switch.handle(app.key, frame);
+                }
+            }
+            1 => {
+                let open = app.conns.iter_mut().filter(|(_, conn)| !conn.is_closed);
+                if let Some((id, conn)) = open.last() {
+                    conn.is_closed = true;
+                    switch.handle(app.key, Header::new(Kind::Close, *id, 0).frame(&[]));
+                }
+            }
+            2 if !app.is_honest => {
+                let mut bytes = vec![0; random.below(40)];
+                bytes.fill_with(|| u8::try_from(random.below(256)).unwrap());
+                if let (Some(kind), true) = (bytes.first_mut(), random.below(2) > 0) {
+                    *kind %= 13;
+                }
+                if let (Some(rest), true) = (bytes.get_mut(1..4), random.below(2) > 0) {
+                    rest.fill(0);
+                }
+                if let (Some(id), true) = (bytes.get_mut(4..8), random.below(2) > 0) {
+                    let high = if random.below(2) > 0 { YOURS } else { 0 };
+                    id.copy_from_slice(
+                        &(high | u32::try_from(random.below(6)).unwrap()).to_le_bytes(),
+                    );
+                }
+                self.excuse(at);
+                let app = &self.apps[at];
+                self.switches[app.node].handle(app.key, Message::copied(&bytes));
+            }
+            _ => self.send(at),
+        }
+    }
+
+    /// What it has sent may be spoilt.
+    fn excuse(&mut self, at: usize) {
+        let app = &self.apps[at];
+        for id in app.conns.keys() {
+            self.excused.insert((app.serial, *id), ());
+        }
+    }
+
+    fn send(&mut self, at: usize) {
+        let Self { random, switches, apps, .. } = self;
+        let app = &mut apps[at];
+        let len = HEADER_LEN + 20 + [0, 100, FRAME_MAX - HEADER_LEN - 20][random.below(3)];
+        let pick = random.below(app.conns.len().max(1));
+        let Some((id, conn)) = app.conns.iter_mut().nth(pick) else { return };
+        let spent = u32::try_from(len).unwrap();
+        if !conn.is_open || conn.is_closed || conn.left < spent {
+            return;
+        }
+        conn.left -= spent;
+        let mut body = vec![0; len - HEADER_LEN];
+        body[..8].copy_from_slice(&app.serial.to_le_bytes());
+        body[8..12].copy_from_slice(&id.to_le_bytes());
+        body[12..20].copy_from_slice(&conn.sent.to_le_bytes());
+        conn.sent += 1;
+        self.sent.insert((app.serial, *id), conn.sent);
+        switches[app.node].handle(app.key, Header::new(Kind::Data, *id, 0).frame(&body));
+    }
+
+    /// An application takes the next frame.
+    fn read(&mut self, at: usize) -> bool {
+        let app = &mut self.apps[at];
+        if app.is_stopped {
+            return false;
+        }
+        let Some(frame) = app.inbox.pop_front() else { return false };
+        let switch = &mut self.switches[app.node];
+        switch.has_room(app.key);
+        let (header, body) = Header::decode(frame.as_slice()).unwrap();
+        let (id, sender) = (header.id ^ YOURS, (app.serial, header.id ^ YOURS));
+        match header.kind {
+            Kind::Welcome => app.is_welcome = true,
+            Kind::Incoming => {
+                let fresh = Conn { is_open: true, left: WINDOW, ..Conn::default() };
+                assert!(app.conns.insert(id, fresh).is_none(), "an id is used twice at a time");
+            }
+            Kind::Opened => {
+                let conn = app.conns.get_mut(&id).expect("opened once it was asked for");
+                assert!(!std::mem::replace(&mut conn.is_open, true), "opened twice");
+            }
+            Kind::Close => {
+                let conn = app.conns.remove(&id).expect("closed once");
+                if !conn.is_closed {
+                    self.excused.insert(sender, ());
+                    switch.handle(app.key, Header::new(Kind::Close, id, 0).frame(&[]));
+                }
+            }
+            Kind::Window => {
+                let conn = app.conns.get_mut(&id).expect("of a connection that is there");
+                conn.left += u32::try_from(header.word).unwrap();
+                assert!(conn.left <= WINDOW);
+            }
+            Kind::Data => {
+                let conn = app.conns.get_mut(&id).expect("of a connection that is there");
+                let number = |range: std::ops::Range<usize>| {
+                    let mut bytes = [0; 8];
+                    bytes[..range.len()].copy_from_slice(&body[range]);
+                    u64::from_le_bytes(bytes)
+                };
+                conn.owed += u32::try_from(frame.len()).unwrap();
+                if body.len() >= 20 {
+                    let from = (number(0..8), u32::try_from(number(8..12)).unwrap());
+                    if !self.excused.contains_key(&from) || conn.from.is_some_and(|it| it == from) {
+                        assert_eq!(*conn.from.get_or_insert(from), from, "two senders");
+                        assert_eq!(number(12..20), conn.seen, "in order, each once");
+                        conn.seen += 1;
+                        if conn.is_closed {
+                            self.excused.insert(from, ());
+                        }
+                        self.came.insert(from, conn.seen);
+                    }
+                }
+                if conn.owed >= RETURN_MIN && !conn.is_closed {
+                    let owed = u64::from(std::mem::take(&mut conn.owed));
+                    switch.handle(app.key, Header::new(Kind::Window, id, owed).frame(&[]));
+                }
+            }
+            other => panic!("{other:?} comes to an application"),
+        }
+        true
+    }
+
+    /// A daemon does what it is to do, and sends one frame.
+    fn step(&mut self, at: usize) -> bool {
+        let mut moved = false;
+        while let Some(effect) = self.switches[at].next_effect() {
+            moved = true;
+            match effect {
+                Effect::Dial(key, address) => {
+                    let there = (0..NODES).find(|it| node(*it) == address);
+                    let there = there.filter(|_| !self.has_cuts || self.random.below(4) > 0);
+                    let Some(there) = there else {
+                        let why = GoneReason::Unreachable("nobody there".into());
+                        self.switches[at].gone(key, &why);
+                        continue;
+                    };
+                    let far = self.switches[there].node_arrived();
+                    self.legs.insert((at, key), Leg { to: (there, far), frames: VecDeque::new() });
+                    self.legs.insert((there, far), Leg { to: (at, key), frames: VecDeque::new() });
+                }
+                Effect::HangUp(key, why) => self.hung_up(at, key, why),
+            }
+        }
+        let Some(to) = self.switches[at].next_ready() else { return moved };
+        let Some(outgoing) = self.switches[at].pop(to) else { return true };
+        let app = self.apps.iter_mut().find(|app| (app.node, app.key) == (at, to));
+        let queue = match app {
+            Some(app) => Some(&mut app.inbox),
+            None => self.legs.get_mut(&(at, to)).map(|leg| &mut leg.frames),
+        };
+        match queue {
+            Some(queue) if queue.len() >= LEG => self.switches[at].put_back(to, outgoing),
+            queue => {
+                if let Some(queue) = queue {
+                    queue.push_back(outgoing.frame);
+                }
+                self.switches[at].left(outgoing.ends);
+                self.switches[at].yields(to);
+            }
+        }
+        true
+    }
+
+    fn hung_up(&mut self, at: usize, key: PartyKey, why: &str) {
+        let place = self.apps.iter().position(|app| (app.node, app.key) == (at, key));
+        assert!(!self.legs.contains_key(&(at, key)), "a daemon was disconnected: {why}");
+        // It may have died since.
+        let Some(place) = place else { return };
+        assert!(!self.apps[place].is_honest, "an honest application was disconnected: {why}");
+        self.excuse(place);
+        self.apps.remove(place);
+    }
+
+    fn deliver(&mut self, from: (usize, PartyKey)) -> bool {
+        let Some(leg) = self.legs.get_mut(&from) else { return false };
+        let (there, far) = leg.to;
+        let Some(frame) = leg.frames.pop_front() else { return false };
+        self.switches[there].handle(far, frame);
+        self.switches[from.0].has_room(from.1);
+        true
+    }
+
+    /// An application ends, in good order or not: what its daemon has taken is not lost.
+    fn die(&mut self, at: usize) {
+        let app = self.apps.remove(at);
+        // Those that it had not read are nobody's business: its peers' are told that it is gone.
+        self.switches[app.node].gone(app.key, &GoneReason::Exited);
+    }
+
+    fn cut(&mut self, from: (usize, PartyKey)) {
+        let Some(leg) = self.legs.remove(&from) else { return };
+        self.legs.remove(&leg.to);
+        for (at, key) in [from, leg.to] {
+            self.switches[at].gone(key, &GoneReason::TimedOut);
+        }
+    }
+
+    fn round(&mut self) -> bool {
+        let mut moved = false;
+        for at in 0..NODES {
+            moved |= self.step(at);
+        }
+        for from in self.legs.keys().copied().collect::<Vec<_>>() {
+            moved |= self.deliver(from);
+        }
+        for at in 0..self.apps.len() {
+            moved |= self.read(at);
+        }
+        moved
+    }
+
+    fn check_bounds(&self) {
+        for switch in &self.switches {
+            let a_connection = 2 * (u64::from(WINDOW) + 16 * 512);
+            let all = (switch.connections.len() as u64) * a_connection + 64 * 512;
+            assert!(switch.bytes() <= all, "{} bytes wait", switch.bytes());
+        }
+    }
+
+    fn run(mut self, steps: usize) {
+        for _ in 0..steps {
+            match self.random.below(200) {
+                0 if self.apps.len() < NODES * APPLICATIONS => self.arrive(),
+                1 if !self.apps.is_empty() => {
+                    let at = self.random.below(self.apps.len());
+                    self.die(at);
+                }
+                2..=4 if !self.apps.is_empty() => {
+                    let at = self.random.below(self.apps.len());
+                    self.apps[at].is_stopped ^= true;
+                }
+                5 if self.has_cuts && !self.legs.is_empty() => {
+                    let pick = self.random.below(self.legs.len());
+                    let from = *self.legs.keys().nth(pick).unwrap();
+                    self.cut(from);
+                }
+                6..=90 if !self.apps.is_empty() => {
+                    let at = self.random.below(self.apps.len());
+                    self.act(at);
+                }
+                91..=130 if !self.apps.is_empty() => {
+                    let at = self.random.below(self.apps.len());
+                    self.read(at);
+                }
+                131..=160 if !self.legs.is_empty() => {
+                    let pick = self.random.below(self.legs.len());
+                    let from = *self.legs.keys().nth(pick).unwrap();
+                    self.deliver(from);
+                }
+                _ if self.apps.is_empty() => self.arrive(),
+                _ => {
+                    let at = self.random.below(NODES);
+                    self.step(at);
+                }
+            }
+            self.check_bounds();
+        }
+        self.ends();
+    }
+
+    fn ends(mut self) {
+        // Those that are stopped hold up nobody else.
+        while self.round() {}
+        self.check_arrivals(true);
+        for app in &mut self.apps {
+            app.is_stopped = false;
+        }
+        while self.round() {}
+        self.check_arrivals(false);
+        while !self.apps.is_empty() {
+            self.die(0);
+        }
+        while self.round() {}
+        for switch in &self.switches {
+            assert!(switch.connections.is_empty() && switch.names.is_empty());
+            assert_eq!(switch.bytes(), 0);
+            for party in switch.parties.values() {
+                assert!(party.is_node() && party.ends.is_empty() && party.chosen == [0; 2]);
+            }
+        }
+    }
+
+    /// Everything that was sent has come, but where somebody may have spoilt it or stands still.
+    fn check_arrivals(&self, some_stand: bool) {
+        if self.has_cuts {
+            return;
+        }
+        let reader = |from: Sender| {
+            self.apps.iter().find(|app| app.conns.values().any(|conn| conn.from == Some(from)))
+        };
+        for app in self.apps.iter().filter(|app| !app.is_stopped) {
+            for (id, conn) in app.conns.iter().filter(|(_, conn)| conn.sent > 0 && !conn.is_closed)
+            {
+                let from = (app.serial, *id);
+                if self.excused.contains_key(&from) {
+                    continue;
+                }
+                let reader = reader(from);
+                let stands = reader.is_none_or(|app| app.is_stopped) && some_stand;
+                let came = self.came.get(&from).copied().unwrap_or_default();
+                assert!(stands || came == conn.sent, "{from:?}: {came} of {} came", conn.sent);
+            }
+        }
+    }
+}
+
+#[test]
+fn with_applications_that_lie_stop_and_die_each_connection_s_fate_is_its_own() {
+    for seed in 0..60 {
+        World::new(seed, false).run(3000);
+    }
+}
+
+#[test]
+fn with_ways_that_are_cut_too_every_end_is_told_once_and_nothing_is_left() {
+    for seed in 0..60 {
+        World::new(seed, true).run(3000);
+    }
+}

@@ -1,0 +1,241 @@
+//! Single decisions of the switch; what random events come to is `super::simulation_tests`'s.
+
+use hg_na::{Address, GoneReason, Identity, Message};
+
+use super::{Effect, PartyKey, Quota, Switch};
+use crate::wire::{
+    BODY_MAX, FRAME_MAX, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, decode_identity, reason,
+};
+
+const QUOTA: Quota = Quota { weight: 1, connections: 4 };
+
+fn switch() -> Switch {
+    Switch::new(Address::new("tcp://here:1").unwrap(), Some(7))
+}
+
+fn identity(uid: u32) -> Identity {
+    Identity::process(99, uid)
+}
+
+/// The next frame for a party.
+fn next(switch: &mut Switch, to: PartyKey) -> Option<(Header, Vec<u8>)> {
+    let outgoing = switch.pop(to)?;
+    let (header, body) = Header::decode(outgoing.frame.as_slice()).unwrap();
+    let body = body.to_vec();
+    switch.left(outgoing.ends);
+    Some((header, body))
+}
+
+fn kind(switch: &mut Switch, to: PartyKey) -> Option<Kind> {
+    next(switch, to).map(|(header, _)| header.kind)
+}
+
+fn application(switch: &mut Switch, name: &str) -> PartyKey {
+    let key = switch.arrived(identity(7), QUOTA);
+    switch.handle(key, Hello { listens: true, name }.frame());
+    assert_eq!(kind(switch, key), Some(Kind::Welcome));
+    key
+}
+
+fn open(switch: &mut Switch, from: PartyKey, id: u32, target: &str) {
+    switch.handle(from, Header::new(Kind::Open, id, 0).frame(target.as_bytes()));
+}
+
+/// Two applications and a connection: what each calls it in its frames.
+fn connected(switch: &mut Switch) -> ((PartyKey, u32), (PartyKey, u32)) {
+    let (a, b) = (application(switch, "a/0"), application(switch, "b/0"));
+    open(switch, a, 1, "visor://b/0@tcp://here:1");
+    let (incoming, body) = next(switch, b).unwrap();
+    assert_eq!(incoming.kind, Kind::Incoming);
+    assert_eq!(decode_identity(&body), Some(identity(7)));
+    let (opened, body) = next(switch, a).unwrap();
+    assert_eq!((opened.kind, opened.id), (Kind::Opened, 1 | YOURS));
+    assert_eq!(decode_identity(&body), Some(identity(7)));
+    ((a, 1), (b, incoming.id | YOURS))
+}
+
+fn data(id: u32, len: usize) -> Message {
+    Header::new(Kind::Data, id, 0).frame(&vec![0; len])
+}
+
+fn hung_up(switch: &mut Switch, party: PartyKey) -> bool {
+    let effects = std::iter::from_fn(|| switch.next_effect());
+    effects.into_iter().any(|effect| matches!(effect, Effect::HangUp(it, _) if it == party))
+}
+
+#[test]
+fn data_and_windows_pass_both_ways_and_a_close_is_answered() {
+    let switch = &mut switch();
+    let ((a, a_id), (b, b_id)) = connected(switch);
+    for (from, id, to, to_id) in [(a, a_id, b, b_id), (b, b_id, a, a_id)] {
+        for _ in 0..usize::try_from(RETURN_MIN).unwrap() / FRAME_MAX {
+            switch.handle(from, data(id, BODY_MAX));
+            let (header, body) = next(switch, to).unwrap();
+            assert_eq!((header.kind, header.id, body.len()), (Kind::Data, to_id ^ YOURS, BODY_MAX));
+        }
+        switch.handle(to, Header::new(Kind::Window, to_id, u64::from(RETURN_MIN)).frame(&[]));
+        assert_eq!(kind(switch, from), Some(Kind::Window));
+    }
+    switch.handle(a, data(a_id, 1));
+    switch.handle(a, Header::new(Kind::Close, a_id, 0).frame(&[]));
+    assert!(kind(switch, a).is_none(), "the other end does not know yet");
+    assert_eq!(kind(switch, b), Some(Kind::Data), "what was sent comes before the end");
+    let (close, body) = next(switch, b).unwrap();
+    assert_eq!((close.kind, reason(close.word, &body)), (Kind::Close, GoneReason::Closed));
+    assert!(kind(switch, a).is_none(), "the other end has not answered");
+    switch.handle(b, Header::new(Kind::Close, b_id, 0).frame(&[]));
+    assert_eq!(kind(switch, a), Some(Kind::Close));
+    assert!(switch.connections.is_empty() && switch.bytes() == 0);
+    assert!(switch.next_effect().is_none());
+}
+
+#[test]
+fn whoever_breaks_the_rules_is_ended_and_its_peer_is_told() {
+    let wrongs: [fn(u32) -> Vec<Message>; 12] = [
+        |id| (0..=WINDOW / 16_384).map(|_| data(id, BODY_MAX)).collect(),
+        |id| vec![Header::new(Kind::Window, id, 1 << 16).frame(&[])],
+        |id| vec![data(id, 9), Header::new(Kind::Window, id, u64::MAX).frame(&[])],
+        |_| vec![Message::copied(b"short")],
+        |_| vec![Message::copied(&[77; 16])],
+        |_| vec![Header::new(Kind::Open, 1, 0).frame(b"visor://b/0@tcp://here:1")],
+        |_| vec![Header::new(Kind::Open, 2 | YOURS, 0).frame(b"visor://b/0@tcp://here:1")],
+        |_| vec![Header::new(Kind::Open, 2, 0).frame(b"sm://b")],
+        |_| vec![Header::new(Kind::Open, 2, 0).frame(&[0xFF])],
+        |_| vec![Hello { listens: true, name: "c/0" }.frame()],
+        |_| {
+            (2..7)
+                .map(|id| Header::new(Kind::Open, id, 0).frame(b"visor://x/0@tcp://here:1"))
+                .collect()
+        },
+        |id| vec![Header::new(Kind::Welcome, id, 0).frame(&[])],
+    ];
+    for (at, wrong) in wrongs.iter().enumerate() {
+        let switch = &mut switch();
+        let ((a, id), (b, _)) = connected(switch);
+        for frame in wrong(id) {
+            switch.handle(a, frame);
+        }
+        assert!(hung_up(switch, a), "wrong {at}");
+        let last = std::iter::from_fn(|| next(switch, b)).last();
+        let (close, body) = last.unwrap();
+        let why = reason(close.word, &body);
+        assert!(matches!(why, GoneReason::Misbehaved(_)), "wrong {at}: {why}");
+        switch.handle(b, Header::new(Kind::Close, close.id ^ YOURS, 0).frame(&[]));
+        assert!(switch.connections.is_empty() && !switch.names.contains_key("a/0"), "wrong {at}");
+        assert!(!hung_up(switch, b));
+    }
+}
+
+#[test]
+fn ids_that_have_ended_or_never_were_reach_nobody() {
+    let switch = &mut switch();
+    let ((a, _), (b, b_id)) = connected(switch);
+    let c = application(switch, "c/0");
+    for id in [b_id, 1, 77, 77 | YOURS] {
+        for frame in [data(id, 5), Header::new(Kind::Window, id, 1 << 16).frame(&[])] {
+            switch.handle(c, frame);
+        }
+    }
+    switch.handle(c, Header::new(Kind::Close, b_id, 0).frame(&[]));
+    assert!(hung_up(switch, c), "who closes knows what");
+    assert!(kind(switch, a).is_none() && kind(switch, b).is_none() && kind(switch, c).is_none());
+    assert_eq!(switch.connections.len(), 1);
+}
+
+#[test]
+fn openers_are_told_why_there_is_no_connection() {
+    let switch = &mut switch();
+    let a = application(switch, "a/0");
+    let deaf = switch.arrived(identity(7), QUOTA);
+    switch.handle(deaf, Hello { listens: false, name: "deaf/0" }.frame());
+    let refused = |switch: &mut Switch, target: &str| {
+        open(switch, a, 5, target);
+        let (close, body) = next(switch, a).unwrap();
+        assert_eq!((close.kind, close.id), (Kind::Close, 5 | YOURS));
+        switch.handle(a, Header::new(Kind::Close, 5, 0).frame(&[]));
+        reason(close.word, &body).to_string()
+    };
+    assert!(refused(switch, "visor://b/0@tcp://here:1").contains("nobody has this name"));
+    assert!(refused(switch, "visor://deaf/0@tcp://here:1").contains("does not listen"));
+    let full = application(switch, "full/0");
+    for id in 1..5 {
+        open(switch, a, id, "visor://full/0@tcp://here:1");
+    }
+    let other = application(switch, "other/0");
+    open(switch, other, 1, "visor://full/0@tcp://here:1");
+    let (close, body) = next(switch, other).unwrap();
+    assert!(reason(close.word, &body).to_string().contains("as many connections"));
+    assert!(!hung_up(switch, full) && !hung_up(switch, other));
+}
+
+#[test]
+fn an_id_that_is_used_again_at_once_is_of_the_new_connection_alone() {
+    let switch = &mut switch();
+    let ((a, a_id), (b, b_id)) = connected(switch);
+    let close = |id| Header::new(Kind::Close, id, 0).frame(&[]);
+    // To `a` the first is over, to `b` not yet.
+    switch.handle(b, close(b_id));
+    assert_eq!(kind(switch, a), Some(Kind::Close));
+    switch.handle(a, close(a_id));
+    open(switch, a, a_id, "visor://b/0@tcp://here:1");
+    while next(switch, b).is_some() {}
+    assert_eq!((kind(switch, a), switch.connections.len()), (Some(Kind::Opened), 1));
+    switch.gone(a, &GoneReason::Exited);
+    assert_eq!(kind(switch, b), Some(Kind::Close));
+}
+
+#[test]
+fn a_name_is_one_application_s_until_it_has_gone() {
+    let switch = &mut switch();
+    let first = application(switch, "a/0");
+    let second = switch.arrived(identity(7), QUOTA);
+    switch.handle(second, Hello { listens: true, name: "a/0" }.frame());
+    assert_eq!(kind(switch, second), Some(Kind::Refused));
+    switch.gone(first, &GoneReason::Exited);
+    switch.handle(second, Hello { listens: true, name: "a/0" }.frame());
+    assert_eq!(kind(switch, second), Some(Kind::Welcome));
+}
+
+#[test]
+fn only_root_and_its_owner_drain_it_and_then_it_takes_nothing_new_and_ends() {
+    let switch = &mut switch();
+    let ((a, id), (b, b_id)) = connected(switch);
+    let ask = |switch: &mut Switch, uid, kind| {
+        let key = switch.arrived(identity(uid), QUOTA);
+        switch.handle(key, Header::new(kind, 0, 0).frame(&[]));
+        let (report, text) = next(switch, key).unwrap();
+        assert_eq!(report.kind, Kind::Report);
+        switch.gone(key, &GoneReason::Closed);
+        String::from_utf8(text).unwrap()
+    };
+    assert!(ask(switch, 8, Kind::Drain).contains("only root") && !switch.is_draining);
+    assert!(ask(switch, 7, Kind::Status).contains("\"connections\":1"));
+    assert!(ask(switch, 7, Kind::Drain).contains("1 connections are left"));
+    assert!(!switch.is_drained());
+    open(switch, a, 2, "visor://b/0@tcp://here:1");
+    assert_eq!(kind(switch, a), Some(Kind::Close));
+    switch.handle(a, Header::new(Kind::Close, 2, 0).frame(&[]));
+    let late = switch.arrived(identity(7), QUOTA);
+    switch.handle(late, Hello { listens: true, name: "late/0" }.frame());
+    assert_eq!(kind(switch, late), Some(Kind::Refused));
+    switch.handle(a, data(id, 10));
+    assert_eq!(kind(switch, b), Some(Kind::Data), "what is there goes on");
+    switch.handle(a, Header::new(Kind::Close, id, 0).frame(&[]));
+    assert!(!switch.is_drained());
+    assert_eq!(kind(switch, b), Some(Kind::Close));
+    switch.handle(b, Header::new(Kind::Close, b_id, 0).frame(&[]));
+    assert_eq!(kind(switch, a), Some(Kind::Close));
+    assert!(switch.is_drained());
+}
+
+#[test]
+fn a_stranger_who_asks_and_takes_no_answer_is_sent_away() {
+    for kind in [Kind::Status, Kind::Drain] {
+        let switch = &mut switch();
+        let key = switch.arrived(identity(7), QUOTA);
+        for _ in 0..2 {
+            switch.handle(key, Header::new(kind, 0, 0).frame(&[]));
+        }
+        assert!(hung_up(switch, key) && switch.bytes() == 0);
+    }
+}

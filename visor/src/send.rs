@@ -1,0 +1,235 @@
+//! Frames out: messages and transfers, as windows, credits and the daemon allow.
+
+use hg_na::{Message, Peer};
+use hg_na_link::{Lane, Piece};
+
+use crate::{
+    context::VisorContext,
+    settings::{LIMITS, TRANSFERS_MAX},
+    way::{Link, Sort, State},
+    wire::{BODY_MAX, HEADER_LEN, Header, Kind},
+};
+
+/// Frames that one peer is sent before the next has its turn.
+const TURN: usize = 32;
+
+/// What sending one frame came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Left,
+    /// Nothing to send, or no window.
+    Idle,
+    /// The daemon takes nothing now.
+    Blocked,
+}
+
+impl VisorContext {
+    /// Gives everybody on the list a turn; says whether a frame has left.
+    pub(crate) fn send_all(&mut self) -> bool {
+        let mut moved = false;
+        for _ in 0..self.busy.len() {
+            if self.session.is_blocked() {
+                break;
+            }
+            let Some(peer) = self.busy.pop_front() else { break };
+            if let Some(link) = self.links.find(peer) {
+                link.way.is_busy = false;
+            }
+            moved |= self.send_link(peer);
+        }
+        moved
+    }
+
+    /// One peer's turn; says whether a frame has left.
+    pub(crate) fn send_link(&mut self, peer: Peer) -> bool {
+        let mut moved = false;
+        for _ in 0..TURN {
+            match self.step(peer) {
+                Step::Left => moved = true,
+                Step::Idle => {
+                    self.tell_room(peer);
+                    return moved;
+                }
+                Step::Blocked => break,
+            }
+        }
+        self.tell_room(peer);
+        self.mark_busy(peer);
+        moved
+    }
+
+    /// Lists a peer with something to send.
+    pub(crate) fn mark_busy(&mut self, peer: Peer) {
+        if let Some(link) = self.links.find(peer)
+            && link.way.state == State::Open
+            && !link.way.is_busy
+        {
+            link.way.is_busy = true;
+            self.busy.push_back(peer);
+        }
+    }
+
+    /// Tells once that queues which were full have room; that ends a sleep.
+    pub(crate) fn tell_room(&mut self, peer: Peer) {
+        if let Some(link) = self.links.find(peer)
+            && link.tell_room(&LIMITS, 0, &mut self.finished)
+        {
+            self.wake();
+        }
+    }
+
+    /// The most important frame that can leave.
+    fn step(&mut self, peer: Peer) -> Step {
+        let Some(link) = self.links.find(peer).filter(|link| link.way.state == State::Open) else {
+            return Step::Idle;
+        };
+        if let Some(word) = link.way.returned() {
+            return self.plain(peer, (Sort::Credit, word), &[], |link| link.way.has_returned());
+        }
+        if let Some((serial, verdict)) = link.owner.next_word() {
+            let body = verdict.encode();
+            return self.plain(peer, (Sort::End, serial), &body, |link| link.owner.said());
+        }
+        if let Some(serial) = link.way.cancels.front().copied() {
+            let told = |link: &mut Link| {
+                link.way.cancels.pop_front();
+            };
+            return self.plain(peer, (Sort::Cancel, serial), &[], told);
+        }
+        for lane in Lane::ALL {
+            if let Some(sending) = link.queues.front(lane) {
+                let len = sending.message.len();
+                let has_credits = lane != Lane::Unexpected
+                    || u32::try_from(len).is_ok_and(|len| link.way.unexpected.are_enough(len));
+                if has_credits {
+                    return self.message_out(peer, lane);
+                }
+            }
+        }
+        self.transfer_out(peer)
+    }
+
+    /// A short frame; `sent` follows when it has left.
+    fn plain(
+        &mut self,
+        peer: Peer,
+        (sort, word): (Sort, u64),
+        body: &[u8],
+        sent: impl FnOnce(&mut Link),
+    ) -> Step {
+        let fill = |into: &mut [u8]| {
+            into.copy_from_slice(body);
+            true
+        };
+        let step = self.hand(peer, (sort, word), body.len(), fill);
+        if step == Step::Left
+            && let Some(link) = self.links.find(peer)
+        {
+            sent(link);
+        }
+        step
+    }
+
+    /// Hands a frame to the daemon, when there is window for it. What `fill` cannot fill is not sent.
+    fn hand(
+        &mut self,
+        peer: Peer,
+        (sort, word): (Sort, u64),
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Step {
+        let Some(link) = self.links.find(peer) else { return Step::Idle };
+        if !link.way.has_window(HEADER_LEN + len) {
+            return Step::Idle;
+        }
+        if self.session.has_waiting() || self.session.is_blocked() {
+            return Step::Blocked;
+        }
+        let Some(mut frame) = self.session.message(HEADER_LEN + len) else { return Step::Blocked };
+        let header = Header { kind: Kind::Data, lane: sort as u8, id: link.way.id, word };
+        let (head, body) = frame.as_mut_slice().split_at_mut(HEADER_LEN);
+        head.copy_from_slice(&header.encode());
+        if !fill(body) {
+            return Step::Idle;
+        }
+        if !self.session.send(frame) {
+            return Step::Blocked;
+        }
+        link.way.spend(HEADER_LEN + len);
+        Step::Left
+    }
+
+    fn message_out(&mut self, peer: Peer, lane: Lane) -> Step {
+        let Some(link) = self.links.find(peer) else { return Step::Idle };
+        let Some(sending) = link.queues.pop(lane) else { return Step::Idle };
+        let len = sending.message.len();
+        let step = self.hand(peer, (Sort::of_message(lane), sending.tag), len, |into| {
+            into.copy_from_slice(sending.message.as_slice());
+            true
+        });
+        let Some(link) = self.links.find(peer) else { return Step::Idle };
+        if step != Step::Left {
+            link.queues.put_back(lane, sending);
+            return step;
+        }
+        if lane == Lane::Unexpected {
+            let has_spent = u32::try_from(len).is_ok_and(|len| link.way.unexpected.spend(len));
+            debug_assert!(has_spent, "there were enough");
+        }
+        sending.sent(&mut self.finished);
+        step
+    }
+
+    /// The next frame of a transfer.
+    fn transfer_out(&mut self, peer: Peer) -> Step {
+        let Some(link) = self.links.find(peer) else { return Step::Idle };
+        if let Some(transfer) = link.initiator.next(TRANSFERS_MAX) {
+            let sort = if transfer.is_put { Sort::Put } else { Sort::Get };
+            let (serial, body) = (transfer.id.serial, transfer.access.encode());
+            return self.plain(peer, (sort, serial), &body, |link| link.initiator.announced(0));
+        }
+        link.way.owners_turn ^= true;
+        let first = link.way.owners_turn;
+        match self.piece_out(peer, first) {
+            Step::Idle => self.piece_out(peer, !first),
+            step => step,
+        }
+    }
+
+    /// Bytes of a get that is served, or of an own put.
+    fn piece_out(&mut self, peer: Peer, is_owner: bool) -> Step {
+        let Some(link) = self.links.find(peer) else { return Step::Idle };
+        let (sort, piece) = match is_owner {
+            true => (Sort::GetData, link.owner.next_piece(BODY_MAX as u64)),
+            false => (Sort::PutData, link.initiator.next_piece(BODY_MAX as u64)),
+        };
+        let Some(Piece { serial, entry, offset, len, .. }) = piece else {
+            // Memory that was unregistered meanwhile has left a word.
+            let has_word = link.owner.next_word().is_some();
+            return if has_word && is_owner { self.step(peer) } else { Step::Idle };
+        };
+        let bytes = usize::try_from(len).expect("as long as a frame");
+        let mut is_there = true;
+        let step = self.hand(peer, (sort, serial), bytes, |into| {
+            let copied = entry.with(|memory| hg_na_memory::copy_out(memory, offset, into));
+            is_there = matches!(copied, Some(Ok(())));
+            is_there
+        });
+        let Some(link) = self.links.find(peer) else { return Step::Idle };
+        match (step, is_owner) {
+            (Step::Left, true) => link.owner.sent(len),
+            (Step::Left, false) => link.initiator.sent(len),
+            (_, true) if !is_there => {
+                link.owner.lost_source();
+                return self.step(peer);
+            }
+            _ => {}
+        }
+        step
+    }
+
+    /// Says something about a connection that is no data.
+    pub(crate) fn say(&mut self, frame: Message) {
+        self.session.say(frame);
+    }
+}

@@ -1,0 +1,88 @@
+//! What a domain can be told when it is opened, and what the plugin can do.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
+use hg_na_link::Limits;
+use hg_na_parts::{
+    Reader,
+    credits::{Amount, OWED_PART},
+    regions::SEGMENTS_MAX,
+};
+
+use crate::{
+    config::NAME,
+    wire::{BODY_MAX, WINDOW},
+};
+
+/// Setting: the daemon's name in shared memory.
+const DAEMON: &str = "daemon";
+/// The same, of a whole process.
+const DAEMON_ENV: &str = "HG_VISOR";
+/// Setting: as of `sm`, where the daemon is another user's.
+pub(crate) const ALLOW_UID: &str = "allow-uid";
+/// Setting: milliseconds until a daemon that does not answer is given up.
+const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Transfers of one link, of each side's.
+pub(crate) const TRANSFERS_MAX: usize = 256;
+/// Longest control message in bytes.
+const CONTROL_MAX: usize = 1024;
+/// Messages of one kind, to one peer, that wait.
+const QUEUE_DEPTH: usize = 1024;
+/// Unexpected messages of one peer that were not admitted yet.
+pub(crate) const UNEXPECTED: Amount = Amount { messages: 64, bytes: WINDOW };
+
+/// What each peer's handle takes at a time.
+pub(crate) const LIMITS: Limits =
+    Limits { message: BODY_MAX, control: CONTROL_MAX, depth: QUEUE_DEPTH, transfers: 1024 };
+
+const _: () = assert!(BODY_MAX <= (WINDOW - WINDOW / OWED_PART) as usize);
+
+/// The settings of one domain.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) daemon: String,
+    pub(crate) allow_uid: Option<String>,
+    pub(crate) connect_timeout: Duration,
+}
+
+impl Settings {
+    /// Reads settings by name. The daemon is that of the setting, of the environment, the plugin's, or the usual one.
+    ///
+    /// # Errors
+    /// [`Error::BadSetting`], [`Error::UnknownSetting`].
+    pub(crate) fn read(
+        settings: &BTreeMap<String, String>,
+        of_plugin: Option<&str>,
+    ) -> Result<Self, Error> {
+        let reader = Reader::new("visor", &[DAEMON, ALLOW_UID, CONNECT_TIMEOUT_MS], settings)?;
+        let of_process = || std::env::var(DAEMON_ENV).ok();
+        let named = reader.text(DAEMON).or(of_plugin).map(str::to_owned);
+        Ok(Self {
+            daemon: named.or_else(of_process).unwrap_or_else(|| NAME.to_owned()),
+            allow_uid: reader.text(ALLOW_UID).map(str::to_owned),
+            connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
+        })
+    }
+}
+
+/// What this plugin can do.
+pub(crate) fn caps() -> Caps {
+    let mut caps = Caps::minimal();
+    caps.max_unexpected = BODY_MAX;
+    caps.max_expected = BODY_MAX;
+    caps.max_control = CONTROL_MAX;
+    caps.short_unexpected = hg_na::INLINE_MAX;
+    caps.short_expected = hg_na::INLINE_MAX;
+    caps.queue_depth = QUEUE_DEPTH;
+    caps.max_contexts = 256;
+    caps.max_segments = SEGMENTS_MAX;
+    caps.one_sided = true;
+    caps.checked_by = CheckedBy::Owner;
+    caps.put_ordering = PutOrdering::AfterCompletion;
+    caps.sleep = Sleep::Descriptor;
+    caps.joins = true;
+    caps
+}

@@ -1,0 +1,180 @@
+//! How one peer is reached: a connection through the daemon, and what may be sent over it.
+
+use std::collections::VecDeque;
+
+use hg_na::Identity;
+use hg_na_link::Lane;
+use hg_na_parts::credits::{Amount, Credits};
+
+use crate::{
+    address::Target,
+    settings::UNEXPECTED,
+    wire::{Header, Kind, WINDOW},
+};
+
+/// One peer of a context.
+pub(crate) type Link = hg_na_link::Link<Target, Way>;
+/// All of them.
+pub(crate) type Links = hg_na_link::Links<Target, Way>;
+
+/// What a `Data` frame is to the applications: its `lane`.
+///
+/// | lane | word | body |
+/// |---|---|---|
+/// | `Control`, `Unexpected` | 0 | the message |
+/// | `Expected` | tag | the message |
+/// | `Credit` | messages in the upper half, bytes in the lower | |
+/// | `Put`, `Get` | the initiator's number of the transfer | [`hg_na_link::Access`] |
+/// | `PutData`, `GetData` | the same | bytes in order; the last of a get end it |
+/// | `End` | the same | [`hg_na_link::Verdict`]: of every put, of a get that failed or had no byte |
+/// | `Cancel` | the same | |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Sort {
+    Control = 1,
+    Expected,
+    Unexpected,
+    Credit,
+    Put,
+    Get,
+    PutData,
+    GetData,
+    End,
+    Cancel,
+}
+
+const SORTS: [Sort; 10] = [
+    Sort::Control,
+    Sort::Expected,
+    Sort::Unexpected,
+    Sort::Credit,
+    Sort::Put,
+    Sort::Get,
+    Sort::PutData,
+    Sort::GetData,
+    Sort::End,
+    Sort::Cancel,
+];
+
+impl Sort {
+    pub(crate) fn of(lane: u8) -> Option<Self> {
+        SORTS.into_iter().find(|known| *known as u8 == lane)
+    }
+
+    pub(crate) fn of_message(lane: Lane) -> Self {
+        match lane {
+            Lane::Control => Self::Control,
+            Lane::Expected => Self::Expected,
+            Lane::Unexpected => Self::Unexpected,
+        }
+    }
+}
+
+/// Where a connection stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing was posted.
+    Idle,
+    /// It waits for the daemon, or for a connection that is to be free.
+    Asking,
+    /// The daemon was asked.
+    Opening,
+    Open,
+}
+
+/// What a context keeps of a peer.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub(crate) state: State,
+    /// In frames of this side's.
+    pub(crate) id: u32,
+    /// Bytes that may be sent; that are to be given back.
+    left: u32,
+    owed: u32,
+    pub(crate) unexpected: Credits,
+    /// Credits that the peer is to be given back.
+    returned: Amount,
+    /// Transfers that were given up, of which the owner is to be told.
+    pub(crate) cancels: VecDeque<u64>,
+    pub(crate) identity: Identity,
+    /// It is in the list of those with something to send.
+    pub(crate) is_busy: bool,
+    /// The owner's turn, of two that send pieces.
+    pub(crate) owners_turn: bool,
+}
+
+impl Way {
+    pub(crate) fn new(state: State, id: u32, identity: Identity) -> Self {
+        Self {
+            state,
+            id,
+            left: WINDOW,
+            owed: 0,
+            unexpected: Credits::new(UNEXPECTED),
+            returned: Amount::default(),
+            cancels: VecDeque::new(),
+            identity,
+            is_busy: false,
+            owners_turn: false,
+        }
+    }
+
+    /// Whether a frame of this length may be sent.
+    pub(crate) fn has_window(&self, len: usize) -> bool {
+        self.state == State::Open && u32::try_from(len).is_ok_and(|len| len <= self.left)
+    }
+
+    /// It was.
+    pub(crate) fn spend(&mut self, len: usize) {
+        self.left -= u32::try_from(len).expect("checked before");
+    }
+
+    /// The peer has taken some.
+    ///
+    /// # Errors
+    /// What the peer has done wrong.
+    pub(crate) fn refill(&mut self, word: u64) -> Result<(), &'static str> {
+        let sum = u32::try_from(word).ok().and_then(|word| self.left.checked_add(word));
+        let sum = sum.filter(|sum| *sum <= WINDOW);
+        self.left = sum.ok_or("bytes given back that were not sent")?;
+        Ok(())
+    }
+
+    /// A frame of this length was taken; gives what tells the peer, when it is time.
+    pub(crate) fn taken(&mut self, len: usize) -> Option<hg_na::Message> {
+        self.owed += u32::try_from(len).unwrap_or(0);
+        (self.owed >= WINDOW / 4).then(|| {
+            let word = u64::from(std::mem::take(&mut self.owed));
+            Header::new(Kind::Window, self.id, word).frame(&[])
+        })
+    }
+
+    /// An unexpected message was handed out.
+    pub(crate) fn release(&mut self, len: usize) {
+        if let Some(amount) = self.unexpected.release(u32::try_from(len).unwrap_or(0)) {
+            self.returned.messages += amount.messages;
+            self.returned.bytes += amount.bytes;
+        }
+    }
+
+    /// What the peer is to be given back.
+    pub(crate) fn returned(&self) -> Option<u64> {
+        let Amount { messages, bytes } = self.returned;
+        (messages > 0).then(|| u64::from(messages) << 32 | u64::from(bytes))
+    }
+
+    /// It was.
+    pub(crate) fn has_returned(&mut self) {
+        self.returned = Amount::default();
+    }
+
+    /// The peer gives credits back.
+    ///
+    /// # Errors
+    /// What the peer has done wrong.
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    pub(crate) fn credited(&mut self, word: u64) -> Result<(), &'static str> {
+        let messages = u32::try_from(word >> 32).unwrap_or(u32::MAX);
+        self.unexpected.refill(Amount { messages, bytes: word as u32 })
+    }
+}
