@@ -103,6 +103,10 @@ impl VisorContext {
                 // A daemon whose name is none was refused when the context was opened.
                 let _unreachable = self.session.greet();
                 self.ask();
+                if self.session.is_ready() && !self.asking.is_empty() {
+                    // There are too many connections, of which the next round tells.
+                    self.wake();
+                }
             }
             State::Asking | State::Opening | State::Open => {}
         }
@@ -118,14 +122,7 @@ impl VisorContext {
                 continue;
             };
             if self.opened >= self.quota {
-                if self.places.values().any(|place| matches!(place, Place::Closing)) {
-                    return self.asking.push_front(peer);
-                }
-                let why = format!("it has {} of them, as many as its daemon allows", self.quota);
-                let why = GoneReason::Exhausted(why.into());
-                self.links.end(peer, &why, &mut self.finished);
-                self.wake();
-                continue;
+                return self.asking.push_front(peer);
             }
             let target = link.target.as_ref().and_then(|target| target.address().ok());
             link.way.state = State::Opening;
@@ -137,6 +134,18 @@ impl VisorContext {
             self.opened += 1;
             let target = target.as_ref().map_or("", Address::as_str);
             self.say(Header::new(Kind::Open, id, 0).frame(target.as_bytes()));
+        }
+    }
+
+    /// Ends those for which there are too many connections, unless one is about to be free.
+    fn refuse_asking(&mut self) {
+        let is_full = self.session.is_ready() && self.opened >= self.quota;
+        if !is_full || self.places.values().any(|place| matches!(place, Place::Closing)) {
+            return;
+        }
+        while let Some(peer) = self.asking.pop_front() {
+            let why = format!("it has {} of them, as many as its daemon allows", self.quota);
+            self.links.end(peer, &GoneReason::Exhausted(why.into()), &mut self.finished);
         }
     }
 
@@ -236,6 +245,9 @@ impl Context for VisorContext {
             self.happened(event);
         }
         self.events = events;
+        if !self.asking.is_empty() {
+            self.refuse_asking();
+        }
         if self.links.has_admissible() {
             let mut released = Vec::new();
             self.links.admit(ADMITTED, &mut self.finished, |link, len| {

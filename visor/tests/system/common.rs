@@ -1,0 +1,179 @@
+//! Daemons and applications as processes, and what they are asked.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    process::{Child, ChildStdout, Command, Stdio},
+    time::Duration,
+};
+
+use hg::{Engine, Error};
+use hg_visor::{Question, VisorPlugin, ask};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What a child is, and through which daemon.
+const ROLE: &str = "VISOR_ROLE";
+
+#[hg::rpc]
+pub(crate) fn echo(number: u64) -> u64 {
+    number
+}
+
+#[hg::rpc]
+pub(crate) fn length(bytes: Vec<u8>) -> (u64, u64) {
+    (bytes.len() as u64, bytes.iter().map(|byte| u64::from(*byte)).sum())
+}
+
+#[hg::rpc]
+pub(crate) fn whoami(request: &hg::Request) -> (Option<u32>, Option<u32>) {
+    (request.caller().uid, request.caller().pid)
+}
+
+/// Never answers.
+#[hg::rpc(blocking)]
+pub(crate) fn hang() {
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Killed and reaped when it is dropped.
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(command: &mut Command, input: &str) -> Self {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(input.as_bytes()).unwrap();
+        if input.is_empty() {
+            child.stdin = Some(stdin);
+        }
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    /// An application of this test binary.
+    pub(crate) fn application(role: &str, daemon: &str, target: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "common::application", "--nocapture", "--test-threads", "1"]);
+        command.env(ROLE, format!("{role} {daemon} {target}"));
+        Self::start(&mut command, "")
+    }
+
+    /// The rest of the next line that begins so.
+    pub(crate) fn hear(&mut self, word: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.out.read_line(&mut line).unwrap() > 0, "it ended before it said {word}");
+            if let Some(rest) = line.strip_prefix(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    /// SIGKILL, and waits until the kernel says that it is dead.
+    pub(crate) fn kill(&mut self) {
+        let _dead_already = self.child.kill();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A process `hg-visor`.
+pub(crate) struct Daemon {
+    pub(crate) process: Process,
+    pub(crate) name: String,
+    /// In the network.
+    pub(crate) address: String,
+}
+
+impl Daemon {
+    pub(crate) fn start(name: &str, port: u16) -> Self {
+        Self::with(name, port, "")
+    }
+
+    /// With more lines in its configuration.
+    pub(crate) fn with(name: &str, port: u16, lines: &str) -> Self {
+        let name = format!("visor-{}-{name}", std::process::id());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hg-visor"));
+        command.args(["serve", "/dev/stdin"]);
+        let text = format!("name = \"{name}\"\nnetwork = \"tcp://127.0.0.1:{port}\"\n{lines}");
+        let mut process = Process::start(&mut command, &text);
+        let address = process.hear("");
+        assert!(address.starts_with("tcp://127.0.0.1:"), "{address}");
+        Self { process, name, address }
+    }
+
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let text = ask(&self.name, Question::Status, PATIENCE).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Asks until it is so.
+    pub(crate) fn until(&self, what: &str, mut holds: impl FnMut(&serde_json::Value) -> bool) {
+        watchdog::until(what, || holds(&self.status()));
+    }
+
+    /// Descriptors that it has.
+    pub(crate) fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.process.child.id())).unwrap().count()
+    }
+}
+
+/// An engine that calls, through a daemon.
+pub(crate) fn engine(daemon: &Daemon) -> Engine {
+    through(&daemon.name, "visor://", false).unwrap()
+}
+
+/// One that is called.
+pub(crate) fn listening(daemon: &Daemon, url: &str) -> Engine {
+    through(&daemon.name, url, true).unwrap()
+}
+
+pub(crate) fn through(daemon: &str, url: &str, listen: bool) -> Result<Engine, Error> {
+    let builder = hg::builder().plugin(VisorPlugin::through(daemon)).listen(listen);
+    let builder = builder.register(echo).unwrap().register(length).unwrap();
+    builder.register(whoami).unwrap().register(hang).unwrap().open(url)
+}
+
+/// What each process does that [`Process::application`] starts.
+#[test]
+fn application() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let words: Vec<&str> = role.split(' ').collect();
+    let [role, daemon, target] = words[..] else { panic!("{role}") };
+    match role {
+        "serve" => {
+            let engine = through(daemon, target, true).unwrap();
+            println!("\naddress {}", engine.address());
+            let _until_the_parent_ends = std::io::stdin().read(&mut [0]);
+        }
+        "load" => {
+            let engine = through(daemon, "visor://", true).unwrap();
+            let peer = engine.lookup(target).unwrap();
+            let mut number = 0;
+            loop {
+                let calls: Vec<_> =
+                    (number..number + 8).map(|it| engine.call(echo, &peer, (it,))).collect();
+                let large = engine.call(length, &peer, (vec![1; 100_000],));
+                assert_eq!(large.wait().unwrap(), (100_000, 100_000));
+                for (call, number) in calls.into_iter().zip(number..) {
+                    assert_eq!(call.wait().unwrap(), number);
+                }
+                if number == 0 {
+                    println!("\nbusy");
+                }
+                number += 8;
+            }
+        }
+        other => panic!("{other}"),
+    }
+}

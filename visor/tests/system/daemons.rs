@@ -1,0 +1,77 @@
+//! The program `hg-visor`: how it ends, and what it is asked.
+
+use std::process::Command;
+
+use watchdog::Watchdog;
+
+use crate::common::{Daemon, echo, engine, listening, through};
+
+fn program(arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_hg-visor")).args(arguments).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn a_daemon_that_is_drained_takes_nothing_new_and_ends_when_nothing_is_left() {
+    let _watchdog = Watchdog::start();
+    let mut daemon = Daemon::start("one", 0);
+    let name = daemon.name.clone();
+    let (target, origin) = (listening(&daemon, "visor://"), engine(&daemon));
+    let peer = origin.lookup(target.address()).unwrap();
+    assert_eq!(origin.call(echo, &peer, (1,)).wait().unwrap(), 1);
+    let (is_well, said) = program(&["drain", "--name", &name]);
+    assert!(is_well && said.contains("1 connections are left"), "{said}");
+    assert_eq!(origin.call(echo, &peer, (2,)).wait().unwrap(), 2, "what is there goes on");
+    let refused = through(&name, "visor://", false).unwrap_err().to_string();
+    assert!(refused.contains("being drained"), "{refused}");
+    let (is_well, said) = program(&["status", "--name", &name]);
+    assert!(is_well && said.contains("\"draining\":true"), "{said}");
+    drop((peer, origin));
+    let status = daemon.process.child.wait().unwrap();
+    assert!(status.success(), "{status}");
+    drop(target);
+}
+
+#[test]
+fn what_cannot_be_said_in_a_line_is_said_in_a_sentence() {
+    let _watchdog = Watchdog::start();
+    let (is_well, said) = program(&["status", "--name", "nobody-here"]);
+    assert!(!is_well && said.contains("no daemon hg-visor at sm://nobody-here"), "{said}");
+    let (is_well, said) = program(&["serve", "/no/such/file"]);
+    assert!(!is_well && said.contains("/no/such/file"), "{said}");
+    let daemon = Daemon::start("one", 0);
+    let mut second = Command::new(env!("CARGO_BIN_EXE_hg-visor"));
+    second.args(["serve", "/dev/stdin"]).stdin(std::process::Stdio::piped());
+    second.stderr(std::process::Stdio::piped());
+    let mut child = second.spawn().unwrap();
+    let text = format!("name = \"{}\"\nnetwork = \"tcp://127.0.0.1:0\"\n", daemon.name);
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("in use"), "{said}");
+    let missing = through("nobody-here", "visor://", false).unwrap_err().to_string();
+    assert!(missing.contains("no daemon hg-visor") && missing.contains("HG_VISOR"), "{missing}");
+}
+
+#[test]
+fn an_application_has_as_many_connections_as_its_quota() {
+    let _watchdog = Watchdog::start();
+    let daemon = Daemon::with("one", 0, "connections = 2\n");
+    let targets: Vec<_> = (0..3).map(|_| listening(&daemon, "visor://")).collect();
+    let origin = engine(&daemon);
+    let peers: Vec<_> = targets.iter().map(|it| origin.lookup(it.address()).unwrap()).collect();
+    for peer in &peers[..2] {
+        assert_eq!(origin.call(echo, peer, (1,)).wait().unwrap(), 1);
+    }
+    let said = origin.call(echo, &peers[2], (1,)).wait().unwrap_err().to_string();
+    assert!(said.contains("as many as its daemon allows"), "{said}");
+    assert_eq!(origin.call(echo, &peers[0], (2,)).wait().unwrap(), 2, "what was there goes on");
+    let other = engine(&daemon);
+    let peer = other.lookup(targets[0].address()).unwrap();
+    assert_eq!(other.call(echo, &peer, (3,)).wait().unwrap(), 3);
+    let third = engine(&daemon);
+    let peer = third.lookup(targets[0].address()).unwrap();
+    let said = third.call(echo, &peer, (4,)).wait().unwrap_err().to_string();
+    assert!(said.contains("as many connections as it may have"), "{said}");
+}

@@ -1,0 +1,117 @@
+//! Who is killed, and what the others see of it.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use hg::{CallError, Engine};
+use watchdog::Watchdog;
+
+use crate::common::{Daemon, Process, echo, engine, hang, listening};
+
+/// Applications that are killed by default; `VISOR_KILLS` says how many otherwise.
+const KILLS: usize = 40;
+
+/// Calls all the time, and never sees an error.
+fn witness(origin: Engine, target: &str, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<u64> {
+    let (peer, stop) = (origin.lookup(target).unwrap(), Arc::clone(stop));
+    std::thread::spawn(move || {
+        let mut number = 0;
+        // Relaxed: only that it ends.
+        while !stop.load(Ordering::Relaxed) {
+            assert_eq!(origin.call(echo, &peer, (number,)).wait().unwrap(), number);
+            number += 1;
+        }
+        number
+    })
+}
+
+#[test]
+fn applications_killed_under_load_leave_nothing_and_nobody_else_sees_an_error() {
+    let kills = std::env::var("VISOR_KILLS").ok().and_then(|it| it.parse().ok()).unwrap_or(KILLS);
+    let _watchdog = Watchdog::within(watchdog::LIMIT * u32::try_from(1 + kills / KILLS).unwrap());
+    let (near, far) = (Daemon::start("near", 0), Daemon::start("far", 0));
+    let target = listening(&far, "visor://");
+    let address = target.address().to_string();
+    let stop = Arc::default();
+    let witnesses =
+        [witness(engine(&near), &address, &stop), witness(engine(&far), &address, &stop)];
+    // The way between the nodes is there from now on.
+    near.until("the witnesses call", |status| status["connections"] == 1);
+    let before = (near.descriptors(), far.descriptors());
+    for round in 0..kills {
+        let daemon = if round % 2 == 0 { &near } else { &far };
+        let mut application = Process::application("load", &daemon.name, &address);
+        application.hear("busy");
+        application.kill();
+    }
+    near.until("only the witness is left", |status| {
+        status["connections"] == 1 && status["applications"] == 1
+    });
+    far.until("only target and witnesses are left", |status| {
+        status["connections"] == 2 && status["applications"] == 2
+    });
+    // A question costs a connection of its own, of which the first count may have had some.
+    watchdog::until("all descriptors are back", || {
+        near.descriptors() <= before.0 && far.descriptors() <= before.1
+    });
+    // Relaxed: as above.
+    stop.store(true, Ordering::Relaxed);
+    for witness in witnesses {
+        assert!(witness.join().unwrap() > 0);
+    }
+    assert_eq!(
+        (near.status()["disconnected"].clone(), far.status()["disconnected"].clone()),
+        (0.into(), 0.into())
+    );
+}
+
+#[test]
+fn a_target_that_is_killed_ends_the_calls_to_it_and_its_name_is_free_again() {
+    let _watchdog = Watchdog::start();
+    let (near, far) = (Daemon::start("near", 0), Daemon::start("far", 0));
+    let mut target = Process::application("serve", &far.name, "visor://phoenix");
+    let address = target.hear("address");
+    let origin = engine(&near);
+    let peer = origin.lookup(&address).unwrap();
+    assert_eq!(origin.call(echo, &peer, (1,)).wait().unwrap(), 1);
+    let open = origin.call(hang, &peer, ());
+    target.kill();
+    let error = open.wait().unwrap_err().to_string();
+    assert!(error.contains("its process has ended"), "{error}");
+    assert!(origin.call(echo, &peer, (2,)).wait().is_err(), "an old handle is never good again");
+    let mut target = Process::application("serve", &far.name, "visor://phoenix");
+    assert_eq!(target.hear("address"), address);
+    let peer = origin.lookup(&address).unwrap();
+    assert_eq!(origin.call(echo, &peer, (3,)).wait().unwrap(), 3);
+}
+
+#[test]
+fn a_daemon_that_is_killed_is_a_named_error_and_its_successor_is_found_again() {
+    let _watchdog = Watchdog::start();
+    let (mut near, far) = (Daemon::start("near", 0), Daemon::start("far", 0));
+    let port = near.address.rsplit(':').next().unwrap().parse().unwrap();
+    let (target, origin) = (listening(&near, "visor://store"), engine(&far));
+    let local = engine(&near);
+    let address = target.address().to_string();
+    let call = |origin: &Engine| -> Result<u64, String> {
+        let peer = origin.lookup(&address).map_err(|error| error.to_string())?;
+        origin.call(echo, &peer, (7,)).wait().map_err(|error: CallError| error.to_string())
+    };
+    assert_eq!((call(&origin), call(&local)), (Ok(7), Ok(7)));
+    let peers = [&origin, &local].map(|it| it.lookup(&address).unwrap());
+    let [across, inside] = [origin.call(hang, &peers[0], ()), local.call(hang, &peers[1], ())];
+    near.process.kill();
+    let said = inside.wait().unwrap_err().to_string();
+    assert!(said.contains("the daemon hg-visor of this node"), "{said}");
+    // What the other node's daemon was told of the way there.
+    across.wait().unwrap_err();
+    let said = call(&local).unwrap_err();
+    assert!(said.contains("hg-visor"), "{said}");
+    drop(near);
+    let near = Daemon::start("near", port);
+    watchdog::until("the target is called again inside its node", || call(&local) == Ok(7));
+    watchdog::until("the target is called again from the other", || call(&origin) == Ok(7));
+    assert_eq!(near.status()["applications"], 2);
+}
