@@ -96,6 +96,7 @@
 //! | `tcp` | plain sockets, `tcp://host:port` | yes |
 //! | `ofi` | libfabric, loaded at run time: `ofi+tcp://`, `ofi+shm://`, `ofi+verbs://`, `ofi+cxi://`, ... | yes |
 //! | `verbs` | RDMA without libfabric between: libibverbs, loaded at run time, `verbs://device` | no |
+//! | `visor` | `visor://`: through the daemon `hg-visor`, which owns the node's network | no |
 //! | `sm-routing` | one address for both: `tcp://` and `ofi+tcp://` are reached by shared memory inside a node | yes |
 //! | `tcp-key` | a pre-shared key that encrypts `tcp://` (the setting `key-file`); brings `snow` | no |
 //! | `bincode` | the codec: fixed-size integers | yes |
@@ -157,6 +158,10 @@ pub use hg_na_ofi as ofi;
 /// The transport over RDMA verbs.
 #[cfg(feature = "verbs")]
 pub use hg_na_verbs as verbs;
+
+/// The transport through the daemon that owns a node's network.
+#[cfg(feature = "visor")]
+pub use hg_visor as visor;
 
 /// The shared-memory transport.
 #[cfg(feature = "sm")]

@@ -9,7 +9,7 @@ use crate::schemes;
 /// that there is none. Handlers that are there from the start are given to [`builder`]. The URL chooses the transport: `sm://`,
 /// `sm://name`, or `tcp://`, `tcp://host:port`, which is reached by shared memory inside the node (feature `sm-routing`), or
 /// libfabric's `ofi+tcp://host:port`, `ofi+shm://name`, `ofi+verbs://`, ... (feature `ofi`; the same), or `verbs://device` (feature `verbs`;
-/// the same).
+/// the same), or `visor://`, `visor://name` through this node's daemon `hg-visor` (feature `visor`).
 ///
 /// # Errors
 /// [`Error::NoPlugin`], [`Error::AddressInUse`], and whatever the transport has to say.
@@ -77,6 +77,8 @@ pub fn builder() -> Builder {
     let builder = builder.plugin(hg_na_ofi::OfiPlugin);
     #[cfg(feature = "verbs")]
     let builder = builder.plugin(hg_na_verbs::VerbsPlugin::default());
+    #[cfg(feature = "visor")]
+    let builder = builder.plugin(hg_visor::VisorPlugin::default());
     // The last one that takes a scheme wins: this is what `tcp://` means, unless `routing` is `off`.
     #[cfg(feature = "sm-routing")]
     let builder = builder.plugin(hg_na_route::Route::new(

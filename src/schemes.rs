@@ -33,6 +33,7 @@ fn is_built(feature: &str) -> bool {
         "sm" => cfg!(feature = "sm"),
         "tcp" => cfg!(feature = "tcp"),
         "ofi" => cfg!(feature = "ofi"),
+        "visor" => cfg!(feature = "visor"),
         _ => cfg!(feature = "sm-routing"),
     }
 }
@@ -54,8 +55,8 @@ const MERCURY: [(&str, &str); 12] = [
 ];
 
 /// What a scheme begins with, and the feature that brings it.
-const FEATURES: [(&str, &str); 4] =
-    [("ofi+", "ofi"), ("sm+", "sm-routing"), ("sm", "sm"), ("tcp", "tcp")];
+const FEATURES: [(&str, &str); 5] =
+    [("ofi+", "ofi"), ("sm+", "sm-routing"), ("sm", "sm"), ("tcp", "tcp"), ("visor", "visor")];
 
 /// The providers of libfabric that the feature `ofi` brings.
 const PROVIDERS: [&str; 12] =
@@ -101,6 +102,13 @@ mod tests {
         for nonsense in ["foo", "http", "na+foo", "nothing"] {
             assert_eq!(advice(nonsense, &[]), None, "{nonsense}");
         }
+    }
+
+    #[test]
+    fn the_daemon_s_scheme_is_named_by_its_feature() {
+        let expected = (!cfg!(feature = "visor"))
+            .then(|| "this build is without the feature `visor` of `hydrargyrum`".to_owned());
+        assert_eq!(advice("visor", &[]), expected);
     }
 
     #[test]

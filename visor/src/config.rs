@@ -20,10 +20,8 @@ use std::collections::BTreeMap;
 use hg_na::{Error, Identity};
 use serde::Deserialize;
 
-use crate::machine::Quota;
+use crate::{machine::Quota, settings::NAME};
 
-/// By what name applications look for a daemon, unless they are told another one.
-pub const NAME: &str = "hg-visor";
 /// Largest weight.
 const WEIGHT_MAX: u32 = 1000;
 

@@ -16,7 +16,7 @@ use crate::{
     session::{Event, Session},
     settings::LIMITS,
     way::{Links, State, Way},
-    wire::{self, BODY_MAX, Header, Kind, YOURS},
+    wire::{self, BODY_MAX, Header, Kind, next_id},
 };
 
 /// Messages that were withheld and are handed out in one round.
@@ -126,7 +126,8 @@ impl VisorContext {
             }
             let target = link.target.as_ref().and_then(|target| target.address().ok());
             link.way.state = State::Opening;
-            let id = self.choose();
+            let id = next_id(self.last_id, |id| self.places.contains_key(&id));
+            self.last_id = id;
             if let Some(link) = self.links.find(peer) {
                 link.way.id = id;
             }
@@ -146,15 +147,6 @@ impl VisorContext {
         while let Some(peer) = self.asking.pop_front() {
             let why = format!("it has {} of them, as many as its daemon allows", self.quota);
             self.links.end(peer, &GoneReason::Exhausted(why.into()), &mut self.finished);
-        }
-    }
-
-    fn choose(&mut self) -> u32 {
-        loop {
-            self.last_id = (self.last_id + 1) & !YOURS;
-            if !self.places.contains_key(&self.last_id) {
-                return self.last_id;
-            }
         }
     }
 

@@ -4,10 +4,13 @@
 
 mod address;
 mod arrive;
+#[cfg(feature = "daemon")]
 mod config;
 mod context;
+#[cfg(feature = "daemon")]
 mod daemon;
 mod domain;
+#[cfg(feature = "daemon")]
 mod machine;
 mod plugin;
 mod question;
@@ -17,7 +20,10 @@ mod settings;
 mod way;
 mod wire;
 
-pub use config::{Config, NAME, User};
+#[cfg(feature = "daemon")]
+pub use config::{Config, User};
+#[cfg(feature = "daemon")]
 pub use daemon::{Daemon, Stopper};
 pub use plugin::VisorPlugin;
 pub use question::{Question, ask};
+pub use settings::NAME;

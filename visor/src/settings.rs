@@ -10,10 +10,10 @@ use hg_na_parts::{
     regions::SEGMENTS_MAX,
 };
 
-use crate::{
-    config::NAME,
-    wire::{BODY_MAX, WINDOW},
-};
+use crate::wire::{BODY_MAX, WINDOW};
+
+/// By what name applications look for a daemon, unless they are told another one.
+pub const NAME: &str = "hg-visor";
 
 /// Setting: the daemon's name in shared memory.
 const DAEMON: &str = "daemon";

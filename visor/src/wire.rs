@@ -135,9 +135,21 @@ impl Header {
 }
 
 /// Gives a frame another id.
+#[cfg(any(feature = "daemon", test))]
 pub(crate) fn rename(frame: &mut Message, id: u32) {
     if let Some(place) = frame.as_mut_slice().get_mut(4..8) {
         place.copy_from_slice(&id.to_le_bytes());
+    }
+}
+
+/// The next id that its chooser has not given to a connection.
+pub(crate) fn next_id(last: u32, is_taken: impl Fn(u32) -> bool) -> u32 {
+    let mut id = last;
+    loop {
+        id = (id + 1) & !YOURS;
+        if !is_taken(id) {
+            return id;
+        }
     }
 }
 
@@ -160,6 +172,7 @@ impl<'a> Hello<'a> {
 
     /// # Errors
     /// What its sender has done wrong.
+    #[cfg(any(feature = "daemon", test))]
     pub(crate) fn decode(body: &'a [u8]) -> Result<Self, &'static str> {
         let (version, rest) = body.split_first_chunk::<4>().ok_or("a greeting cut short")?;
         if u32::from_le_bytes(*version) != VERSION {
@@ -184,6 +197,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    #[cfg(any(feature = "daemon", test))]
     pub(crate) fn frame(self, sentence: &str) -> Message {
         let word = match self {
             Self::NameInUse => 1,
@@ -198,6 +212,7 @@ impl Refusal {
 }
 
 /// Who an application is, as its daemon knows from the kernel: a byte of flags, user, process.
+#[cfg(any(feature = "daemon", test))]
 pub(crate) fn encode_identity(identity: &Identity) -> [u8; 9] {
     let mut bytes = [0; 9];
     bytes[0] = u8::from(identity.uid.is_some()) | u8::from(identity.pid.is_some()) << 1;

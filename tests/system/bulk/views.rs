@@ -201,6 +201,6 @@ fn shared_slices_and_lists_of_vectors_come_back_as_what_they_were() {
         expected[1..60_001].fill(0);
         assert_eq!((back.len(), back.concat()), (pieces.len(), expected));
         let null = engine.expose(Vec::<u8>::new(), Rights::all()).unwrap();
-        assert_eq!(null.into_vec().unwrap(), []);
+        assert!(null.into_vec().unwrap().is_empty());
     }
 }

@@ -4,9 +4,24 @@
 //! |---|---|
 //! | `hg-visor serve CONFIGURATION` | serves until it is ended, or has drained |
 //! | `hg-visor status` | prints what it does, as JSON |
+//! | `hg-visor metrics` | the same as Prometheus reads it, for the text files that its `node_exporter` collects |
 //! | `hg-visor drain` | has it take nothing new, and end when nothing is left |
 
-use std::{io::Write as _, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    env,
+    fmt::Write as _,
+    io::{self, Write as _},
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::{
+            ffi::OsStrExt as _,
+            net::{SocketAddr, UnixDatagram},
+        },
+    },
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{Parser, Subcommand};
 use hg_na::Error;
@@ -29,6 +44,8 @@ enum Command {
     },
     /// Prints what a daemon does, as JSON.
     Status(Which),
+    /// The same, as Prometheus reads it.
+    Metrics(Which),
     /// Has a daemon take nothing new, and end when the last connection has.
     Drain(Which),
 }
@@ -62,10 +79,14 @@ fn run(command: Command) -> Result<(), Error> {
             })?;
             let mut daemon = Daemon::open(Config::parse(&text)?)?;
             say(daemon.address().as_str());
+            tell_systemd().map_err(|error| Error::os("sendto", error))?;
             daemon.run()
         }
         Command::Status(Which { name }) => {
             ask(&name, Question::Status, PATIENCE).map(|it| say(&it))
+        }
+        Command::Metrics(Which { name }) => {
+            ask(&name, Question::Status, PATIENCE).map(|it| say(metrics(&it).trim_end()))
         }
         Command::Drain(Which { name }) => ask(&name, Question::Drain, PATIENCE).map(|it| say(&it)),
     }
@@ -75,4 +96,31 @@ fn say(line: &str) {
     let mut out = std::io::stdout();
     // Whoever has started it may read no further.
     let _nobody_reads = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Tells whoever has started it, where that wants to know (`sd_notify(3)`), that applications can come.
+fn tell_systemd() -> io::Result<()> {
+    let Some(place) = env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
+    let socket = UnixDatagram::unbound()?;
+    match place.as_bytes().strip_prefix(b"@") {
+        Some(name) => socket.send_to_addr(b"READY=1", &SocketAddr::from_abstract_name(name)?)?,
+        None => socket.send_to(b"READY=1", &place)?,
+    };
+    Ok(())
+}
+
+/// What only grows, of a status.
+const COUNTERS: [&str; 4] = ["connections_opened", "frames_passed", "bytes_passed", "disconnected"];
+
+/// A status in the text format of Prometheus.
+fn metrics(status: &str) -> String {
+    let mut text = String::new();
+    let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
+    for (name, value) in status.as_object().into_iter().flatten() {
+        let number = value.as_u64().or_else(|| value.as_bool().map(u64::from));
+        let Some(number) = number else { continue };
+        let sort = if COUNTERS.contains(&name.as_str()) { "counter" } else { "gauge" };
+        let _no_error = writeln!(text, "# TYPE hg_visor_{name} {sort}\nhg_visor_{name} {number}");
+    }
+    text
 }

@@ -4,7 +4,7 @@ use hg_na::{Address, Identity, Message};
 use rustc_hash::FxHashMap;
 
 use super::flows::{Flows, Outgoing};
-use crate::wire::YOURS;
+use crate::wire::{YOURS, next_id};
 
 /// Names a party; never used twice.
 pub(crate) type PartyKey = u64;
@@ -85,12 +85,8 @@ impl Party {
 
     /// An id for frames from it that names a connection which this side opens.
     pub(crate) fn choose(&mut self) -> u32 {
-        loop {
-            self.last_id = (self.last_id + 1) & !YOURS;
-            if !self.ends.contains_key(&(self.last_id | YOURS)) {
-                return self.last_id | YOURS;
-            }
-        }
+        self.last_id = next_id(self.last_id, |id| self.ends.contains_key(&(id | YOURS)));
+        self.last_id | YOURS
     }
 
     pub(crate) fn add(&mut self, id: u32, end: (ConnectionKey, usize)) {

@@ -43,7 +43,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    fn start(command: &mut Command, input: &str) -> Self {
+    pub(crate) fn start(command: &mut Command, input: &str) -> Self {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
         let mut stdin = child.stdin.take().unwrap();

@@ -1,10 +1,16 @@
 //! The program `hg-visor`: how it ends, and what it is asked.
 
-use std::process::Command;
+use std::{
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
+    process::Command,
+};
 
 use watchdog::Watchdog;
 
-use crate::common::{Daemon, echo, engine, listening, through};
+use crate::common::{Daemon, Process, echo, engine, listening, through};
 
 fn program(arguments: &[&str]) -> (bool, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_hg-visor")).args(arguments).output().unwrap();
@@ -52,6 +58,25 @@ fn what_cannot_be_said_in_a_line_is_said_in_a_sentence() {
     assert!(!output.status.success() && said.contains("in use"), "{said}");
     let missing = through("nobody-here", "visor://", false).unwrap_err().to_string();
     assert!(missing.contains("no daemon hg-visor") && missing.contains("HG_VISOR"), "{missing}");
+}
+
+#[test]
+fn whoever_starts_a_daemon_is_told_when_it_is_ready_and_its_figures_are_read_by_prometheus() {
+    let _watchdog = Watchdog::start();
+    let place = format!("visor-ready-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(&place).unwrap();
+    let socket = UnixDatagram::bind_addr(&address).unwrap();
+    let name = format!("visor-{}-ready", std::process::id());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hg-visor"));
+    command.args(["serve", "/dev/stdin"]).env("NOTIFY_SOCKET", format!("@{place}"));
+    let text = format!("name = \"{name}\"\nnetwork = \"tcp://127.0.0.1:0\"\n");
+    let _daemon = Process::start(&mut command, &text);
+    let mut word = [0; 32];
+    let len = socket.recv(&mut word).unwrap();
+    assert_eq!(&word[..len], b"READY=1");
+    let (is_well, said) = program(&["metrics", "--name", &name]);
+    assert!(is_well && said.contains("# TYPE hg_visor_frames_passed counter\n"), "{said}");
+    assert!(said.contains("\nhg_visor_connections 0\n"), "{said}");
 }
 
 #[test]
