@@ -12,9 +12,9 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     address::Target,
-    domain::Shared,
     session::{Event, Session},
     settings::LIMITS,
+    shared::Shared,
     way::{Links, State, Way},
     wire::{self, BODY_MAX, Header, Kind, next_id},
 };

@@ -17,6 +17,7 @@ mod question;
 mod send;
 mod session;
 mod settings;
+mod shared;
 mod way;
 mod wire;
 
