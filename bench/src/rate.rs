@@ -7,6 +7,8 @@
 //! |                            | argument costs                                                            |
 //! | several in flight, `sm`    | `cache_line_round_trip`: where the two cores are to each other            |
 //! | `--peers N`                | the call to a target with N idle peers more, and the ratio of the two     |
+//! | `--cancelled N`            | the call of an origin that has cancelled N which are never answered       |
+//! | `--beside N`               | the same calls with N in flight                                           |
 //!
 //! The limits are those of [`beside`].
 
@@ -45,6 +47,12 @@ pub(crate) struct Arguments {
     /// Idle peers that a second target has besides; the call to it is measured, too.
     #[arg(long, default_value_t = 0, conflicts_with = "to")]
     peers: usize,
+    /// Calls that a second origin has cancelled before, and that are never answered; its calls are measured, too.
+    #[arg(long, default_value_t = 0, conflicts_with = "to")]
+    cancelled: usize,
+    /// Calls in flight of a second origin, whose calls are measured, too.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    beside: Option<u32>,
     /// Calls a target that runs already (`hg-perf target`), instead of one of its own.
     #[arg(long, value_name = "ADDRESS")]
     to: Option<String>,
@@ -97,6 +105,17 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         let crowded = Caller::connect(Shape { peers, ..shape.clone() }, &crowded)?;
         let crowded = add(&mut turns, crowded, limit);
         turns.ratio_line("crowded_to_alone", crowded, call);
+    }
+    if arguments.cancelled > 0 {
+        let other = Caller::connect(shape.clone(), &target)?;
+        other.cancel(arguments.cancelled)?;
+        let other = add(&mut turns, other, limit);
+        turns.ratio_line("with_cancelled_to_without", other, call);
+    }
+    if let Some(inflight) = arguments.beside {
+        let other = Caller::connect(Shape { inflight, ..shape.clone() }, &target)?;
+        let other = add(&mut turns, other, limit);
+        turns.ratio_line("call_to_other_in_flight", call, other);
     }
     turns.ratio_line("call_to_limit", call, limit);
     let figures = turns.take(arguments.repetitions)?;

@@ -217,7 +217,7 @@ fn greetings_with_wrong_descriptors_are_refused_in_words() {
         let words = last_words(&one);
         assert!(words.len() > 10, "{case}: sent away without a word");
     }
-    for (at, what) in [(4, "version"), (33, "context")] {
+    for (at, what) in [(4, "version"), (8, "kind"), (12, "length")] {
         let mut hello = honest.hello.clone();
         hello[at] ^= 0x55;
         let one = stranger(&address);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::target::Target;
-use super::{Via, call_once, echo, length, origin};
+use super::{Via, call_once, echo, hold, length, origin};
 use crate::error::Error;
 use crate::measure::{Measure, Subject, Unit, Wait};
 
@@ -90,6 +90,18 @@ impl Caller {
         let (argument, len) = (self.argument.as_slice(), self.argument.len() as u64);
         let start = |_| engine.call(length, peer, (argument,));
         pipelined(count, inflight, start, |_, call| check(len, call.wait()?))
+    }
+
+    /// Starts calls that the target never answers, and cancels them.
+    pub(crate) fn cancel(&self, count: usize) -> Result<(), Error> {
+        self.target.running(|| {
+            for _ in 0..count {
+                let call = self.engine.call(hold, &self.peer, ());
+                call.cancel();
+                let _it_is_cancelled = call.wait();
+            }
+            call_once(&self.engine, &self.peer, 1)
+        })
     }
 
     /// The transport that the calls take.

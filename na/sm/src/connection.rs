@@ -18,7 +18,7 @@ use crate::{
         socket::{Credentials, Socket},
     },
     ring::Broken,
-    transfer::{TRANSFERS_MAX, Transfer},
+    transfer::TRANSFERS_MAX,
 };
 
 /// Operations of one kind that wait for space at one peer, before `Again`.
@@ -126,10 +126,7 @@ pub(crate) struct Connection {
     /// What is mapped of the peer's memory, and views that wait for it.
     pub(crate) maps: Maps,
     pub(crate) views: Vec<Viewing>,
-    /// Put and get; whether the context has them take turns.
-    pub(crate) transfers: VecDeque<Transfer>,
-    pub(crate) has_turn: bool,
-    /// Transfers that are copied through the arenas.
+    /// Put and get that were posted: copied through the arenas.
     pub(crate) ferry: Ferry,
 }
 
@@ -153,12 +150,16 @@ impl Connection {
         }
     }
 
-    /// Why nothing may be posted any more.
-    pub(crate) fn refusal(&self) -> Option<Error> {
-        if self.phase == Phase::Greeting {
-            return Some(Error::UnknownPeer);
+    /// Whether something may be posted (yet, or still).
+    ///
+    /// # Errors
+    /// [`Error::UnknownPeer`], [`Error::PeerGone`].
+    pub(crate) fn takes_posts(&self) -> Result<(), Error> {
+        match self.phase.over() {
+            Some(reason) => Err(Error::PeerGone(reason.clone())),
+            None if self.phase == Phase::Greeting => Err(Error::UnknownPeer),
+            None => Ok(()),
         }
-        self.phase.over().map(|reason| Error::PeerGone(reason.clone()))
     }
 
     /// Whether a message waits for its slot.
@@ -169,6 +170,13 @@ impl Connection {
     /// Whether no message up to this number waits for its slot.
     pub(crate) fn has_published(&self, serial: u64) -> bool {
         self.queues.iter().all(|queue| queue.front().is_none_or(|pending| pending.serial > serial))
+    }
+
+    /// Its arena has, or may have, pages to give back: it stands in the context's list of those.
+    pub(crate) fn note_dirty(&mut self, list: &mut Vec<Peer>) {
+        if !std::mem::replace(&mut self.is_dirty, true) {
+            list.push(self.peer);
+        }
     }
 
     /// Gives unused pages back; `true`: some are still in use.
@@ -189,9 +197,6 @@ impl Connection {
                 return Some(failed_send(id.scope, queue.remove(at)?, error));
             }
         }
-        if let Some(at) = self.transfers.iter().position(|it| it.id.serial == serial) {
-            return Some(self.transfers.remove(at)?.failed(error));
-        }
         if let Some(at) = self.views.iter().position(|it| it.id.serial == serial) {
             return Some(self.views.swap_remove(at).ended(Err(error)));
         }
@@ -208,7 +213,6 @@ impl Connection {
             done.push(failed_send(scope, pending, error.clone()));
         }
         self.ferry.fail(reason, done);
-        done.extend(self.transfers.drain(..).map(|transfer| transfer.failed(error.clone())));
         done.extend(self.views.drain(..).map(|viewing| viewing.ended(Err(error.clone()))));
         for receive in self.receives.take_all() {
             let id = OpId { scope, serial: receive.serial };
@@ -217,18 +221,13 @@ impl Connection {
         }
     }
 
-    /// Transfers that wait, for whatever.
-    pub(crate) fn transfers_waiting(&self) -> usize {
-        self.transfers.len() + self.ferry.len()
-    }
-
     /// Tells once that queues of its own which were full have room.
     #[inline]
     pub(crate) fn tell_room(&mut self, finished: &mut Vec<Completion>) -> bool {
         if !self.refusals.any() {
             return false;
         }
-        let (transfers, views) = (self.transfers_waiting(), self.views.len());
+        let (transfers, views) = (self.ferry.len(), self.views.len());
         let Self { queues, refusals, .. } = self;
         let has_room = refusals.take(|kind| match kind {
             TRANSFERS => transfers <= TRANSFERS_MAX / 2,

@@ -51,6 +51,11 @@ impl RegionClaim {
         RegionName { index: self.index, generation: self.generation }
     }
 
+    /// What shows its owner that the name is of a region of his domain, as it is now: token and domain in one.
+    pub(crate) fn proof(&self) -> [u8; 16] {
+        (u128::from_le_bytes(self.token) ^ u128::from_le_bytes(self.domain)).to_le_bytes()
+    }
+
     /// The wire form.
     pub(crate) fn encode(&self) -> [u8; OPAQUE_LEN] {
         let mut bytes = [0; OPAQUE_LEN];

@@ -37,7 +37,7 @@ use crate::{
         state::SmRegion,
         table::{OwnedTable, PeerTable, REGIONS_MAX, SEGMENTS_MAX, TABLE_LEN},
     },
-    rendezvous::mappings::{MapMessage, Status},
+    rendezvous::packet::{Packet, Status},
     ring::Word,
     shared::alloc,
 };
@@ -268,11 +268,11 @@ impl Liar {
     fn speak_of_mappings(&mut self, value: u32, input: &mut Input<'_>) -> Option<()> {
         let name = RegionName { index: value % 8, generation: u32::from(input.u8()?) };
         let message = match input.u8()? % 5 {
-            0 => MapMessage::Map(name, input.bytes()?),
-            1 => MapMessage::Mapped(name, Status::Given),
-            2 => MapMessage::Mapped(name, Status::NoSuch),
-            3 => MapMessage::Mapped(name, Status::NoDescriptor),
-            _ => MapMessage::Unmap(name),
+            0 => Packet::Map(name, input.bytes()?),
+            1 => Packet::Mapped(name, Status::Given),
+            2 => Packet::Mapped(name, Status::NoSuch),
+            3 => Packet::Mapped(name, Status::NoDescriptor),
+            _ => Packet::Unmap(name),
         };
         let table = self.context.shared.regions.table().fd();
         let fds = [table; 2];

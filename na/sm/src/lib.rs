@@ -50,7 +50,6 @@ mod ahead;
 mod arena;
 #[expect(unsafe_code, reason = "turns reservations in the arena into slices")]
 mod body;
-#[expect(unsafe_code, reason = "writes a completion into the spare capacity of a vector")]
 mod completion;
 mod connection;
 mod context;

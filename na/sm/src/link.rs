@@ -190,7 +190,7 @@ impl Link {
         let mut padded = [0; WIDE_MAX];
         padded[..bytes.len()].copy_from_slice(bytes);
         let (words, _) = padded.as_chunks::<8>();
-        let word = Word::inline(u32::try_from(bytes.len()).unwrap_or(0));
+        let word = Word::new(Word::INLINE, u32::try_from(bytes.len()).unwrap_or(0));
         let payload = |at: usize| {
             fail::point("part");
             u64::from_ne_bytes(words[at])
@@ -203,14 +203,14 @@ impl Link {
     /// The next message will follow soon, and the peer does not look for it yet: its line is fetched meanwhile.
     #[inline(always)]
     pub(crate) fn own_next(&self, ring: usize) {
-        self.tx[ring].own_next(self.own.rings.ring(ring));
+        self.tx[ring].own(self.own.rings.ring(ring), 0);
     }
 
     /// The same for the message after the next one, where its slot is known to be free: of a stream of them.
     #[inline(always)]
     pub(crate) fn own_after_next(&self, ring: usize) {
         if self.tx[ring].has_known_room(2) {
-            self.tx[ring].own_after_next(self.own.rings.ring(ring));
+            self.tx[ring].own(self.own.rings.ring(ring), 1);
         }
     }
 
@@ -231,7 +231,7 @@ impl Link {
             payload[0] = u64::from(place.offset);
         }
         self.own.lanes[lane].posted(place.entry, ring, self.tx[ring].position());
-        self.push(ring, Word::body(len), &payload);
+        self.push(ring, Word::new(Word::BODY, len), &payload);
     }
 
     /// Finds space for a body.

@@ -73,6 +73,11 @@ impl Maps {
         place.pages()
     }
 
+    /// Whether anything is mapped.
+    pub(crate) fn any(&self) -> bool {
+        self.places.values().any(|place| place.pages().is_some())
+    }
+
     /// Whether one more question may be open.
     pub(crate) fn may_ask(&self) -> bool {
         self.asked.len() < MAPS

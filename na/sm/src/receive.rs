@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use hg_na::{Completion, INLINE_MAX, Message, OpId, Peer, Returned, Tag};
 
 use crate::{
-    ahead,
-    completion::{self, push_with},
+    ahead, completion,
     connection::Connection,
     fail,
     ferry::Ferry,
@@ -104,10 +103,8 @@ fn poll_requests(
         ahead::fetch(link.part(REQUESTS, FETCHED_AHEAD));
         let word = slot.claimed_word();
         if is_short(word, REQUESTS) {
-            push_with(done, || {
-                let message = Message::from_slot(bytes_of(slot.payload()), length(word));
-                Completion::Unexpected { from, message }
-            });
+            let message = Message::from_slot(bytes_of(slot.payload()), length(word));
+            done.push(Completion::Unexpected { from, message });
             take(link, REQUESTS);
         } else if let Err(broken) = take_request(link, from, done) {
             *fault = Some(broken);
@@ -139,7 +136,7 @@ fn poll_answers(
         if is_short(word, ANSWERS)
             && let Some(receive) = receives.take_plain(tag)
         {
-            push_with(done, || ended(from, receive, answer_of(slot, length(word))));
+            done.push(ended(from, receive, answer_of(slot, length(word))));
             take(link, ANSWERS);
         } else if let Err(broken) = take_other(link, (receives, ferry), from, intake, done) {
             *fault = Some(broken);
@@ -158,10 +155,13 @@ fn poll_answers(
 fn take_request(link: &mut Link, from: Peer, done: &mut Vec<Completion>) -> Result<(), Broken> {
     let Some(slot) = link.peek(REQUESTS) else { return Ok(()) };
     let word = slot.claimed_word();
-    if !word.is_body() {
+    if word.kind() == Word::INLINE {
         let message = wide(link, length(word)).ok_or(Broken::TooLongForSlot)?;
         done.push(Completion::Unexpected { from, message });
         return Ok(());
+    }
+    if word.kind() != Word::BODY {
+        return Err(Broken::Kind);
     }
     let claim = BodyClaim::check(slot.bytes[0].load(), word.len())?; // C2
     let message = link.copy_out(claim);
@@ -197,18 +197,16 @@ fn take_other(
 ) -> Result<(), Broken> {
     let Some(slot) = link.peek(ANSWERS) else { return Ok(()) };
     let word = slot.claimed_word(); // C2
-    if word.is_note() {
-        ferry.arrived(word, slot.payload())?; // C2
-        intake.ferries.insert(from);
-    } else if let Some(len) = word.control_len() {
-        let len = len as usize;
-        if len > CONTROL_MAX {
-            return Err(Broken::TooLongForSlot);
+    match word.kind() {
+        Word::NOTE => {
+            ferry.arrived(word, slot.payload())?; // C2
+            intake.ferries.insert(from);
         }
-        let message = Message::from_slot(bytes_of(slot.payload()), len); // C2
-        done.push(Completion::Control { from, message });
-    } else {
-        return take_answer(link, receives, from, done);
+        Word::CONTROL if length(word) <= CONTROL_MAX => {
+            let message = Message::from_slot(bytes_of(slot.payload()), length(word)); // C2
+            done.push(Completion::Control { from, message });
+        }
+        _ => return take_answer(link, receives, from, done),
     }
     take(link, ANSWERS);
     Ok(())
@@ -224,7 +222,7 @@ fn take_answer(
     let Some(slot) = link.peek(ANSWERS) else { return Ok(()) };
     let (word, tag) = (slot.claimed_word(), slot.bytes[0].load()); // C2
     // Checked before the receive is taken out: a broken message must not end it.
-    let claim = if word.is_body() {
+    let claim = if word.kind() == Word::BODY {
         Some(BodyClaim::check(slot.bytes[1].load(), word.len())?) // C2
     } else if is_short(word, ANSWERS) {
         None
@@ -238,10 +236,9 @@ fn take_answer(
         };
         done.push(ended(from, receive, message));
     }
-    if word.is_body() {
-        take_body(link, ANSWERS, word.len())
-    } else {
-        take(link, ANSWERS)
+    match claim {
+        Some(_) => take_body(link, ANSWERS, word.len()),
+        None => take(link, ANSWERS),
     }
     Ok(())
 }
@@ -269,8 +266,7 @@ fn take_body(link: &mut Link, ring: usize, len: u32) {
     }
 }
 
-/// Whether a slot claims a message inside it, of a length that fits. The flag of a body lies above
-/// any length.
+/// Whether a slot claims a message inside it, of a length that fits. Other kinds lie above any length.
 #[inline(always)]
 fn is_short(word: Word, ring: usize) -> bool {
     (word.0 as usize) <= SHORT[ring]

@@ -50,6 +50,8 @@ pub(crate) enum Broken {
     TooLongForSlot,
     /// A body claims to lie outside of its arena.
     OutsideOfArena,
+    /// A slot holds what is not of its ring.
+    Kind,
     /// A note about a transfer makes no sense, or was not asked for.
     Note,
 }
@@ -63,71 +65,43 @@ impl Broken {
             Self::TooLong => "a message is longer than any may be",
             Self::TooLongForSlot => "a short message is longer than its slot",
             Self::OutsideOfArena => "a body lies outside of its arena",
+            Self::Kind => "a slot of its requests holds something else",
             Self::Note => "a note about a transfer makes no sense",
         }
     }
 }
 
-/// Kind and length of a message, as they stand in a slot: bit 31 says that the bytes lie in the
-/// arena, the others are the length. Bit 30 makes it a note between the two contexts
-/// (`transfers/ferry`), and the others its kind; bit 29 makes it a control message: no message is that long.
+/// What a slot holds, and of which length: a kind in the upper three bits, the length, or the kind of a note, in the others. A
+/// message inside its slot has kind 0, so that the word is its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(pub(crate) u32);
 
 impl Word {
-    const BODY: u32 = 1 << 31;
-    const NOTE: u32 = 1 << 30;
-    const CONTROL: u32 = 1 << 29;
-
     /// A message inside its slot.
+    pub(crate) const INLINE: u32 = 0;
+    /// A control message, likewise.
+    pub(crate) const CONTROL: u32 = 1 << 29;
+    /// A note between the two contexts ([`crate::ferry::wire`]).
+    pub(crate) const NOTE: u32 = 2 << 29;
+    /// A message whose bytes lie in the arena.
+    pub(crate) const BODY: u32 = 4 << 29;
+    const KINDS: u32 = 7 << 29;
+
     #[inline]
-    pub(crate) const fn inline(len: u32) -> Self {
-        Self(len)
+    pub(crate) const fn new(kind: u32, len: u32) -> Self {
+        Self(kind | len)
     }
 
-    /// A message in the arena.
+    /// Its kind, as claimed: one of the four, or none of them.
     #[inline]
-    pub(crate) const fn body(len: u32) -> Self {
-        Self(len | Self::BODY)
+    pub(crate) const fn kind(self) -> u32 {
+        self.0 & Self::KINDS
     }
 
-    /// A control message inside its slot.
-    #[inline]
-    pub(crate) const fn control(len: u32) -> Self {
-        Self(len | Self::CONTROL)
-    }
-
-    /// Length of a control message, as claimed; `None`: it is none.
-    pub(crate) const fn control_len(self) -> Option<u32> {
-        let is_control = self.0 & (Self::BODY | Self::NOTE | Self::CONTROL) == Self::CONTROL;
-        if is_control { Some(self.0 & !Self::CONTROL) } else { None }
-    }
-
-    /// A note of this kind.
-    pub(crate) const fn note(kind: u32) -> Self {
-        Self(kind | Self::NOTE)
-    }
-
-    /// Whether it is a note.
-    pub(crate) const fn is_note(self) -> bool {
-        self.0 & (Self::NOTE | Self::BODY) == Self::NOTE
-    }
-
-    /// Kind of a note, as claimed.
-    pub(crate) const fn note_kind(self) -> u32 {
-        self.0 & !Self::NOTE
-    }
-
-    /// Whether the bytes lie in the arena.
-    #[inline]
-    pub(crate) const fn is_body(self) -> bool {
-        self.0 & Self::BODY != 0
-    }
-
-    /// Length in bytes, as claimed.
+    /// Length in bytes, or kind of a note, as claimed.
     #[inline]
     pub(crate) const fn len(self) -> u32 {
-        self.0 & !Self::BODY
+        self.0 & !Self::KINDS
     }
 }
 
@@ -238,16 +212,10 @@ impl Producer {
 
 #[cfg(not(loom))]
 impl Producer {
-    /// Has the line of the next message fetched, to be written.
+    /// Has the line of the message fetched that is so many behind the next one, to be written.
     #[inline(always)]
-    pub(crate) fn own_next(&self, slots: &[Slot]) {
-        crate::ahead::own(self.next.slot(slots));
-    }
-
-    /// The same for the message after that.
-    #[inline(always)]
-    pub(crate) fn own_after_next(&self, slots: &[Slot]) {
-        crate::ahead::own(self.next.ahead(1).slot(slots));
+    pub(crate) fn own(&self, slots: &[Slot], behind: u32) {
+        crate::ahead::own(self.next.ahead(behind).slot(slots));
     }
 }
 
@@ -396,15 +364,16 @@ mod tests {
 
     #[test]
     fn a_word_is_of_one_kind() {
-        for len in [0, 8, 56] {
-            assert_eq!(Word::control(len).control_len(), Some(len));
-            assert!(!Word::control(len).is_note() && !Word::control(len).is_body());
-            assert!(Word::control(len).len() > 56, "too long for a slot, read as anything else");
-            for other in [Word::inline(len), Word::body(len), Word::note(len)] {
-                assert_eq!(other.control_len(), None);
+        for kind in [Word::INLINE, Word::CONTROL, Word::NOTE, Word::BODY] {
+            for len in [0, 8, 56, (1 << 29) - 1] {
+                let word = Word::new(kind, len);
+                assert_eq!((word.kind(), word.len()), (kind, len));
+                assert!(
+                    kind == Word::INLINE || word.0 > 1 << 28,
+                    "none is taken for a short message"
+                );
             }
         }
-        assert_eq!(Word(u32::MAX).control_len(), None);
     }
 
     #[test]
@@ -412,10 +381,13 @@ mod tests {
         let (slots, popped, mut producer, mut consumer) = worn();
         for value in 0..5 * u64::from(SLOTS) {
             assert!(producer.has_room(1, &popped).unwrap());
-            producer.push(&slots, Word::inline(8), |_| value);
+            producer.push(&slots, Word::new(Word::INLINE, 8), |_| value);
             assert!(consumer.is_ready(&slots));
             let slot = consumer.peek(&slots).unwrap();
-            assert_eq!((slot.claimed_word(), slot.payload()), (Word::inline(8), [value; 7]));
+            assert_eq!(
+                (slot.claimed_word(), slot.payload()),
+                (Word::new(Word::INLINE, 8), [value; 7])
+            );
             if consumer.advance() {
                 consumer.write_back(&popped);
             }
@@ -430,9 +402,9 @@ mod tests {
             let room = producer.has_known_room(count);
             assert!(room || producer.refresh(&popped).is_ok() && producer.has_known_room(count));
             let word = |at: usize| number << 8 | at as u64;
-            producer.push_wide(&slots, (Word::inline(count * 56), count), word);
+            producer.push_wide(&slots, (Word::new(Word::INLINE, count * 56), count), word);
             let slot = consumer.peek(&slots).unwrap();
-            assert_eq!(slot.claimed_word(), Word::inline(count * 56));
+            assert_eq!(slot.claimed_word(), Word::new(Word::INLINE, count * 56));
             for part in 0..count {
                 let expected = std::array::from_fn(|at| word(part as usize * SLOT_WORDS + at));
                 assert_eq!(consumer.part(&slots, part).payload(), expected);
@@ -451,7 +423,7 @@ mod tests {
         let (slots, popped, mut producer, mut consumer) = fresh();
         for _ in 0..SLOTS {
             assert!(producer.has_room(1, &popped).unwrap());
-            producer.push(&slots, Word::body(9), |_| 0);
+            producer.push(&slots, Word::new(Word::BODY, 9), |_| 0);
         }
         assert!(!producer.has_room(1, &popped).unwrap());
         assert!(!producer.is_popped(0));
@@ -465,7 +437,7 @@ mod tests {
     #[test]
     fn impossible_claims_are_broken() {
         let (slots, popped, mut producer, consumer) = fresh();
-        producer.push(&slots, Word::inline(0), |_| 0);
+        producer.push(&slots, Word::new(Word::INLINE, 0), |_| 0);
         popped.store(2, Ordering::Relaxed);
         assert!(producer.refresh(&popped).is_err());
         popped.store(1, Ordering::Relaxed);

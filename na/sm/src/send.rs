@@ -188,11 +188,11 @@ fn publish_inline(
     let word = |at: usize| u64::from_ne_bytes(words[at]);
     let len = u32::try_from(len).unwrap_or(0);
     match kind {
-        Kind::Request => link.publish(REQUESTS, Word::inline(len), word),
+        Kind::Request => link.publish(REQUESTS, Word::new(Word::INLINE, len), word),
         Kind::Answer(tag) => {
             let tagged = |at| if at == 0 { tag } else { word(at - 1) };
-            link.publish(ANSWERS, Word::inline(len), tagged)
+            link.publish(ANSWERS, Word::new(Word::INLINE, len), tagged)
         }
-        Kind::Control => link.publish(ANSWERS, Word::control(len), word),
+        Kind::Control => link.publish(ANSWERS, Word::new(Word::CONTROL, len), word),
     }
 }

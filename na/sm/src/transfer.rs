@@ -1,19 +1,17 @@
-//! A put or a get that is under way, whichever way its bytes go.
+//! A put or a get that was posted, and is copied by both sides ([`crate::ferry`]).
 
-use hg_na::{
-    Completion, Error, LocalSlice, OpId, Reached, RegionState, RemoteSlice, Returned, Rights, Token,
-};
+use hg_na::{Completion, Error, LocalSlice, OpId, Reached, RemoteSlice, Returned, Token};
 
 use crate::{
     completion::{done, failed},
     descriptor::RegionClaim,
-    region::{cma::Direction, state::SmRegion},
+    region::cma::Direction,
 };
 
 /// Transfers with one peer that wait.
 pub(crate) const TRANSFERS_MAX: usize = 1024;
 
-/// A put or a get under way.
+/// One of them.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     pub(crate) id: OpId,
@@ -22,41 +20,28 @@ pub(crate) struct Transfer {
     pub(crate) claim: RegionClaim,
     pub(crate) local: LocalSlice,
     pub(crate) remote: RemoteSlice,
+    /// Bytes that were moved, and those that were at least asked for.
     pub(crate) moved: u64,
+    pub(crate) asked: u64,
+    /// Even one without any bytes asks once: the owner checks it.
+    pub(crate) has_asked: bool,
     /// Some bytes may have been moved.
     pub(crate) is_begun: bool,
 }
 
 impl Transfer {
-    pub(crate) fn failed(self, error: Error) -> Completion {
+    /// Whether there is a piece to be asked for.
+    pub(crate) fn wants(&self) -> bool {
+        !self.has_asked || self.asked < self.remote.len()
+    }
+
+    /// Its end.
+    pub(crate) fn ended(self, result: Result<(), Error>) -> Completion {
         let reached = if self.is_begun { Reached::Unknown } else { Reached::Never };
-        failed(self.id, self.token, error, reached, Returned::Slice(self.local))
-    }
-
-    /// Bytes that are still to be moved.
-    pub(crate) fn left(&self) -> u64 {
-        self.remote.len() - self.moved
-    }
-
-    pub(crate) fn succeeded(self) -> Completion {
-        done(self.id, self.token, Returned::Slice(self.local))
-    }
-}
-
-/// The right that a transfer needs at the peer.
-#[inline(always)]
-pub(crate) fn needed_for(direction: Direction) -> Rights {
-    match direction {
-        Direction::Get => Rights::READ,
-        Direction::Put => Rights::WRITE,
-    }
-}
-
-#[inline(always)]
-pub(crate) fn region_of(state: &dyn RegionState) -> Result<&SmRegion, Error> {
-    let any: &dyn std::any::Any = state;
-    match any.downcast_ref() {
-        Some(region) => Ok(region),
-        None => Err(Error::Unsupported("local memory of another plugin")),
+        let (id, token, returned) = (self.id, self.token, Returned::Slice(self.local));
+        match result {
+            Ok(()) => done(id, token, returned),
+            Err(error) => failed(id, token, error, reached, returned),
+        }
     }
 }

@@ -51,12 +51,12 @@ impl Shared {
         while !producer.has_room(1, &self.popped).expect("positions are right") {
             thread::yield_now();
         }
-        producer.push(&self.slots, Word::inline(8), |_| value);
+        producer.push(&self.slots, Word::new(Word::INLINE, 8), |_| value);
     }
 
     fn take(&self, consumer: &mut Consumer) -> Option<u64> {
         let slot = consumer.peek(&self.slots)?;
-        assert_eq!(slot.claimed_word(), Word::inline(8));
+        assert_eq!(slot.claimed_word(), Word::new(Word::INLINE, 8));
         let value = slot.payload()[0];
         consumer.advance();
         Some(value)
@@ -111,7 +111,8 @@ fn a_wide_message_is_whole_when_its_first_slot_is_seen_and_its_slots_are_used_ag
                 producer.refresh(&sender.popped).expect("positions are right");
                 thread::yield_now();
             }
-            producer.push_wide(&sender.slots, (Word::inline(100), SLOTS), |at| at as u64);
+            producer
+                .push_wide(&sender.slots, (Word::new(Word::INLINE, 100), SLOTS), |at| at as u64);
         });
         let mut consumer = Consumer::new(SLOTS);
         let short = loop {

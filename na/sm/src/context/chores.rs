@@ -129,10 +129,7 @@ impl SmContext {
             let Some(connection) = self.peers.find(peer) else { continue };
             connection.is_dirty = false;
             match connection.trim() {
-                Some(Ok(true)) => {
-                    connection.is_dirty = true;
-                    self.dirty.push(peer);
-                }
+                Some(Ok(true)) => connection.note_dirty(&mut self.dirty),
                 Some(Ok(false)) | None => {}
                 Some(Err(broken)) => self.end(peer, misbehaved(broken)),
             }

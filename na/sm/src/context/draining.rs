@@ -15,7 +15,7 @@ use crate::{
     link::Link,
     os::waiter::SmWaiter,
     receive::Intake,
-    rendezvous::hello::Greeting,
+    rendezvous::packet::Packet,
 };
 
 /// The sentence of a connection that was closed in good order.
@@ -74,7 +74,7 @@ impl SmContext {
                         done.append(&mut connection.parting);
                         self.bury(peer, reason);
                     } else {
-                        self.parted.push(peer);
+                        self.withheld.insert(peer);
                     }
                 }
                 Phase::Starting => {
@@ -102,7 +102,7 @@ impl SmContext {
             self.bury(peer, reason);
         } else if let Some(connection) = self.peers.find(peer) {
             connection.phase = Phase::HungUp(reason);
-            self.parted.push(peer);
+            self.withheld.insert(peer);
         }
     }
 
@@ -146,7 +146,7 @@ impl SmContext {
         let (socket, board) = (connection.socket.take(), connection.board.take());
         if let (Some(socket), Some(words)) = (socket, last_words) {
             let words: String = words.chars().take(200).collect();
-            let _unheard_is_fine = socket.send(&Greeting::Refuse(words).encode(), &[]);
+            let _unheard_is_fine = socket.send(&Packet::Refuse(words).encode(), &[]);
         }
         if let Some(board) = board {
             self.shared.regions.boards.remove(board);

@@ -35,8 +35,7 @@ use crate::{
         waiter::{EDGE_IN, LEVEL_IN, LISTENER_TOKEN},
     },
     rendezvous::{
-        hello::{GREETING_FDS, GREETING_MAX, Greeting, Hello},
-        mappings::MapMessage,
+        packet::{GREETING_FDS, PACKET_MAX, Packet},
         process::ProcessWatch,
         socket::{Credentials, Received, Sent, Socket},
     },
@@ -86,7 +85,7 @@ impl SmContext {
         let met = meet(&socket, |other| self.shared.settings.policy.check_target(other))?;
         let (own, segment) = self.own_side()?;
         fail::point("hello");
-        self.greet(&socket, (&own, &segment), Greeting::Hello)?;
+        self.greet(&socket, (&own, &segment), Packet::Hello)?;
         self.keep(peer, socket, met)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         connection.own = Some(own);
@@ -98,6 +97,9 @@ impl SmContext {
     fn keep(&mut self, peer: Peer, socket: Arc<Socket>, met: Met) -> Result<(), Error> {
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         let (credentials, watch) = met;
+        if !self.shared.settings.cma {
+            watch.deny();
+        }
         connection.credentials = Some(credentials);
         let socket = connection.socket.insert(socket).fd();
         let pidfd = connection.watch.insert(Arc::new(watch)).fd();
@@ -123,15 +125,11 @@ impl SmContext {
         &self,
         socket: &Socket,
         (own, segment): (&OwnSide, &OwnedFd),
-        kind: fn(Hello) -> Greeting,
+        kind: fn([u8; 16]) -> Packet,
     ) -> Result<(), Error> {
-        let hello = Hello {
-            incarnation: self.shared.incarnation,
-            context: self.id,
-            address: self.address.clone(),
-        };
+        let hello = kind(self.shared.incarnation).encode();
         let fds = [segment.as_fd(), self.shared.regions.table().fd(), own.bell.fd()];
-        match socket.send(&kind(hello).encode(), &fds)? {
+        match socket.send(&hello, &fds)? {
             Sent::Done => Ok(()),
             Sent::Full => Err(misbehaved("it does not read its socket")),
             // A last word may wait to be received; the hang-up is told by the event that follows.
@@ -186,7 +184,7 @@ impl SmContext {
             Err(error) => {
                 let sentence = for_the_other_side(&reason_of(error));
                 tracing::debug!(sentence, "a peer was refused");
-                let _unheard_is_fine = socket.send(&Greeting::Refuse(sentence).encode(), &[]);
+                let _unheard_is_fine = socket.send(&Packet::Refuse(sentence).encode(), &[]);
                 return;
             }
         };
@@ -202,7 +200,7 @@ impl SmContext {
     pub(crate) fn socket_event(&mut self, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
         let Some(socket) = &connection.socket else { return };
-        let mut buffer = [0; GREETING_MAX];
+        let mut buffer = [0; PACKET_MAX];
         let heard = match socket.recv(&mut buffer) {
             Ok(Received::Message { len, fds }) => self.heard(peer, &buffer[..len], fds),
             Ok(Received::Nothing) => return,
@@ -226,36 +224,39 @@ impl SmContext {
         bytes: &[u8],
         fds: Result<Vec<OwnedFd>, Error>,
     ) -> Result<(), Error> {
-        if MapMessage::is_meant(bytes) {
-            return self.map_message(peer, bytes, fds);
-        }
-        let fds = fds?;
-        let greeting = Greeting::decode(bytes).map_err(Error::PeerGone)?;
+        let packet = Packet::decode(bytes).map_err(Error::PeerGone)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
-        match (greeting, &connection.phase) {
-            (Greeting::Refuse(words), _) if words == GOODBYE => {
+        match (packet, &connection.phase) {
+            (_, phase) if phase.over().is_some() => Ok(()),
+            (Packet::Refuse(words), _) if words == GOODBYE => {
                 Err(Error::PeerGone(GoneReason::Closed))
             }
-            (Greeting::Refuse(words), _) => Err(refused(words)),
-            (Greeting::Welcome(hello), Phase::Connecting) => self.welcomed(peer, &hello, fds),
-            (Greeting::Hello(hello), Phase::Greeting) => self.greeted(peer, &hello, fds),
-            (_, _) => Err(misbehaved("it sent a greeting out of turn")),
+            (Packet::Refuse(words), _) => Err(refused(words)),
+            (Packet::Welcome(domain), Phase::Connecting) => self.welcomed(peer, domain, fds?),
+            (Packet::Hello(domain), Phase::Greeting) => self.greeted(peer, domain, fds?),
+            (Packet::Map(name, proof), Phase::Open) => self.serve_map(peer, name, proof),
+            (Packet::Mapped(name, status), Phase::Open) => self.mapped(peer, name, status, fds),
+            (Packet::Unmap(name), Phase::Open) => {
+                connection.maps.unmap(name);
+                Ok(())
+            }
+            (_, _) => Err(misbehaved("it speaks out of turn")),
         }
     }
 
-    fn greeted(&mut self, peer: Peer, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(), Error> {
-        let theirs = map(hello, fds, &self.shared)?;
+    fn greeted(&mut self, peer: Peer, domain: [u8; 16], fds: Vec<OwnedFd>) -> Result<(), Error> {
+        let theirs = map(domain, fds, &self.shared)?;
         let (own, segment) = self.own_side()?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         let Some(socket) = connection.socket.clone() else { return Ok(()) };
         // The peer may use the rings as soon as it has read Welcome.
         fail::point("welcome");
-        self.greet(&socket, (&own, &segment), Greeting::Welcome)?;
+        self.greet(&socket, (&own, &segment), Packet::Welcome)?;
         self.opened(peer, own, theirs)
     }
 
-    fn welcomed(&mut self, peer: Peer, hello: &Hello, fds: Vec<OwnedFd>) -> Result<(), Error> {
-        let theirs = map(hello, fds, &self.shared)?;
+    fn welcomed(&mut self, peer: Peer, domain: [u8; 16], fds: Vec<OwnedFd>) -> Result<(), Error> {
+        let theirs = map(domain, fds, &self.shared)?;
         match self.peers.find(peer).and_then(|it| it.own.take()) {
             Some(own) => self.opened(peer, own, theirs),
             None => Ok(()),
@@ -268,14 +269,15 @@ impl SmContext {
         let Some(watch) = connection.watch.clone() else { return Ok(()) };
         connection.board = Some(self.shared.regions.boards.add(Arc::clone(&theirs.rings), watch)?);
         connection.link = Some(Link::new(own, theirs));
-        connection.ferry.is_chosen = !self.shared.settings.cma;
         connection.phase = Phase::Open;
         self.untime(peer);
         fail::point("open");
         self.activate(peer);
         self.has_leftovers = true;
-        self.take_turns(peer);
-        self.transfers.later.push(peer);
+        if self.peers.find(peer).is_some_and(|it| it.ferry.len() > 0) {
+            self.attend_ferry(peer);
+        }
+        self.later.push(peer);
         self.try_views(peer);
         self.flush(peer);
         self.chore();
@@ -298,7 +300,7 @@ fn meet(
 }
 
 /// Checks and maps what a greeting carried.
-fn map(hello: &Hello, fds: Vec<OwnedFd>, shared: &Shared) -> Result<TheirSide, Error> {
+fn map(domain: [u8; 16], fds: Vec<OwnedFd>, shared: &Shared) -> Result<TheirSide, Error> {
     let fds: [OwnedFd; GREETING_FDS] =
         fds.try_into().map_err(|_| misbehaved("its greeting carries too few descriptors"))?;
     let [segment, table, bell] = fds;
@@ -306,7 +308,7 @@ fn map(hello: &Hello, fds: Vec<OwnedFd>, shared: &Shared) -> Result<TheirSide, E
     Ok(TheirSide {
         arena: rings.arena(),
         rings: Arc::new(rings),
-        table: shared.tables.open(hello.incarnation, table)?,
+        table: shared.tables.open(domain, table)?,
         bell: PeerBell::from_fd(bell)?,
     })
 }

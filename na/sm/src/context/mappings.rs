@@ -10,47 +10,27 @@ use crate::{
     maps::MAPS,
     os::misbehaved,
     rendezvous::{
-        mappings::{MapMessage, Status},
+        packet::{Packet, Status},
         socket::Sent,
     },
 };
 
 impl SmContext {
-    /// Something about mappings came over a socket, with descriptors or an error in place of them.
+    /// A peer asks for the memory of a region of this domain.
     ///
     /// # Errors
     /// What ends the connection.
-    pub(crate) fn map_message(
+    pub(super) fn serve_map(
         &mut self,
         peer: Peer,
-        bytes: &[u8],
-        fds: Result<Vec<OwnedFd>, Error>,
+        name: RegionName,
+        proof: [u8; 16],
     ) -> Result<(), Error> {
-        let message = MapMessage::decode(bytes).map_err(misbehaved)?;
-        let Some(connection) = self.peers.find(peer) else { return Ok(()) };
-        if connection.phase.over().is_some() {
-            return Ok(());
-        }
-        if !connection.is_open() {
-            return Err(misbehaved("it speaks of mappings out of turn"));
-        }
-        match message {
-            MapMessage::Map(name, token) => self.serve_map(peer, name, token),
-            MapMessage::Mapped(name, status) => self.mapped(peer, name, status, fds),
-            MapMessage::Unmap(name) => {
-                connection.maps.unmap(name);
-                Ok(())
-            }
-        }
-    }
-
-    /// A peer asks for the memory of a region of this domain.
-    fn serve_map(&mut self, peer: Peer, name: RegionName, token: [u8; 16]) -> Result<(), Error> {
         let Some(socket) = self.peers.find(peer).and_then(|it| it.socket.clone()) else {
             return Ok(());
         };
-        let answer = |status| MapMessage::Mapped(name, status).encode();
-        let sent = match self.shared.regions.give(name, token, &socket, &answer(Status::Given)) {
+        let answer = |status| Packet::Mapped(name, status).encode();
+        let sent = match self.shared.regions.give(name, proof, &socket, &answer(Status::Given)) {
             None => socket.send(&answer(Status::NoSuch), &[]),
             Some(Err(error)) => {
                 tracing::warn!(%error, "a peer that asks for shared memory cannot be sent its descriptor");
@@ -64,8 +44,11 @@ impl SmContext {
         }
     }
 
-    /// The owner answers.
-    fn mapped(
+    /// The owner answers, with descriptors or an error in place of them.
+    ///
+    /// # Errors
+    /// What ends the connection.
+    pub(super) fn mapped(
         &mut self,
         peer: Peer,
         name: RegionName,
@@ -123,7 +106,7 @@ impl SmContext {
             return Err(Error::Again);
         }
         let name = claim.name();
-        match socket.send(&MapMessage::Map(name, claim.token).encode(), &[])? {
+        match socket.send(&Packet::Map(name, claim.proof()).encode(), &[])? {
             Sent::Done => connection.maps.asked(name),
             Sent::Full => {
                 return Err(Error::Limit {

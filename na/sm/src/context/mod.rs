@@ -40,7 +40,7 @@ use hg_na_memory::ForkGuard;
 use hg_na_parts::Flush;
 use rustc_hash::FxHashMap;
 
-use self::{rounds::POLL_EMPTY_MIN, transfers::Transfers};
+use self::rounds::POLL_EMPTY_MIN;
 use crate::{
     connection::{Connection, Phase},
     domain::Shared,
@@ -71,13 +71,12 @@ pub(crate) struct SmContext {
     pub(crate) is_sleeping: bool,
     /// `finished`, `backlog` or `dirty` may ask for something at the end of this round.
     pub(crate) has_leftovers: bool,
-    /// A list below, or of [`Transfers`], has work for the next round.
+    /// A list below has work for the next round.
     pub(crate) has_chores: bool,
     /// Those whose phase asks for something: to connect, to be polled, to be drained.
     pub(crate) called: VecDeque<Peer>,
-    /// Lists that wait for something: for admission, alive or not, for space, for pages to be given back.
-    pub(crate) blocked: BTreeSet<Peer>,
-    pub(crate) parted: Vec<Peer>,
+    /// Lists that wait for something: for admission, hung up or not, for space, for pages to be given back.
+    pub(crate) withheld: BTreeSet<Peer>,
     pub(crate) backlog: Vec<Peer>,
     pub(crate) dirty: Vec<Peer>,
     pub(crate) timers: BTreeSet<(Instant, Peer)>,
@@ -86,7 +85,10 @@ pub(crate) struct SmContext {
     pub(crate) listen_at: Option<Instant>,
     /// The earliest of the next timer, `trim_at` and `listen_at`.
     pub(crate) due_at: Option<Instant>,
-    pub(crate) transfers: Transfers,
+    /// Bytes that were begun to be moved since the last round.
+    ahead: u64,
+    /// Peers with whom transfers were to be begun later.
+    later: Vec<Peer>,
     pub(crate) events: Vec<Told>,
     /// Rounds in a row that found nothing, and messages since the kernel was last asked.
     pub(crate) empty_rounds: u32,
@@ -126,15 +128,15 @@ impl SmContext {
             has_leftovers: false,
             has_chores: false,
             called: VecDeque::new(),
-            blocked: BTreeSet::new(),
-            parted: Vec::new(),
+            withheld: BTreeSet::new(),
             backlog: Vec::new(),
             dirty: Vec::new(),
             timers: BTreeSet::new(),
             trim_at: None,
             listen_at: None,
             due_at: None,
-            transfers: Transfers::default(),
+            ahead: 0,
+            later: Vec::new(),
             events: Vec::new(),
             empty_rounds: 0,
             since_poll: 0,
@@ -235,13 +237,10 @@ impl Context for SmContext {
     }
 
     fn moves(&mut self, peer: Peer) -> bool {
-        let may = |it: &mut Connection| it.refusal().is_none() && !it.ferry.is_chosen;
-        let is_asked = self.shared.settings.cma && !self.guard.is_child();
-        is_asked && self.peers.find(peer).is_some_and(may)
-    }
-
-    fn begin_all(&mut self) {
-        self.transfers.are_begun = true;
+        let cma = self.shared.settings.cma;
+        let reaches = |it: &Connection| it.watch.as_ref().map_or(cma, |watch| watch.is_reachable());
+        let may = |it: &mut Connection| it.takes_posts().is_ok() && (reaches(it) || it.maps.any());
+        !self.guard.is_child() && self.peers.find(peer).is_some_and(may)
     }
 
     fn fetch<'into>(

@@ -163,7 +163,7 @@ impl SmContext {
             let error = Error::TooLong { len: message.len(), max };
             return rejected(message, error);
         }
-        if let Some(error) = connection.refusal() {
+        if let Err(error) = connection.takes_posts() {
             return rejected(message, error);
         }
         if let Err(message) = connection.queue(Pending { serial, token, kind, message }) {
@@ -179,9 +179,7 @@ impl SmContext {
     fn receive(&mut self, token: Token, from: Peer, tag: Tag) -> Result<OpId, Error> {
         let serial = self.serial + 1;
         let Some(connection) = self.peers.find(from) else { return Err(Error::UnknownPeer) };
-        if let Some(error) = connection.refusal() {
-            return Err(error);
-        }
+        connection.takes_posts()?;
         let id = OpId { scope: from.index(), serial };
         if !connection.receives.post(Receive { tag, serial, token }) {
             return Err(Error::TagInUse(tag));
@@ -213,9 +211,7 @@ impl SmContext {
         match link.map(|link| (link.reserve(0, size), &link.own.arena)) {
             Some((Ok(Some(place)), arena)) => {
                 let body = OutBody::new(Arc::clone(arena), 0, place, size);
-                if !std::mem::replace(&mut connection.is_dirty, true) {
-                    self.dirty.push(to);
-                }
+                connection.note_dirty(&mut self.dirty);
                 self.has_leftovers = true;
                 return Ok(Message::from_body(Box::new(body)));
             }
@@ -238,7 +234,7 @@ impl SmContext {
         match connection.phase.clone() {
             Phase::Greeting => return,
             Phase::HungUp(reason) => {
-                self.parted.retain(|parted| *parted != peer);
+                self.withheld.remove(&peer);
                 self.bury(peer, reason);
             }
             Phase::Idle

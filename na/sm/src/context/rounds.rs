@@ -11,7 +11,6 @@ use std::time::Instant;
 use hg_na::{Completion, Error, Message, Peer, Tag};
 
 use crate::{
-    connection::Phase,
     context::SmContext,
     link::{Link, REQUESTS, misbehaved},
     wake::before_second_look,
@@ -27,8 +26,6 @@ const PARK_ROUNDS: u32 = 20_000;
 const WRITE_BACK_ROUNDS: u32 = 64;
 /// The kernel is asked for events after so many messages ...
 const POLL_MESSAGES: u32 = 1024;
-/// ... of which a turn of a transfer counts for several ...
-const TURN_IN_MESSAGES: u32 = 64;
 /// ... or after so many empty rounds in a row: twice as many each time that it had nothing to tell.
 pub(crate) const POLL_EMPTY_MIN: u32 = 256;
 const POLL_EMPTY_MAX: u32 = 2048;
@@ -103,7 +100,7 @@ impl SmContext {
         taken: u32,
     ) -> Result<bool, Error> {
         let mut moved = taken > 0;
-        self.transfers.begin_round();
+        self.ahead = 0;
         if moved {
             self.count(taken);
         } else {
@@ -122,37 +119,24 @@ impl SmContext {
     #[inline(always)]
     fn count(&mut self, taken: u32) {
         self.empty_rounds = 0;
-        self.count_messages(taken);
-    }
-
-    #[inline(always)]
-    fn count_messages(&mut self, count: u32) {
-        self.since_poll += count;
+        self.since_poll += taken;
         if self.since_poll >= POLL_MESSAGES {
             self.has_chores = true;
         }
     }
 
-    /// A turn of a transfer counts as several messages, and leaves the empty rounds as they are.
-    pub(crate) fn count_turn(&mut self) {
-        self.count_messages(TURN_IN_MESSAGES);
-    }
-
     /// Hands out what did not come out of a ring; does what waits for the end of a round.
     fn hand_out(&mut self, now: Instant, done: &mut Vec<Completion>) -> bool {
-        let mut moved = !self.transfers.is_empty() && self.step_transfers();
-        moved |= !self.intake.ferries.is_empty() && self.step_ferries();
+        let mut moved = !self.intake.ferries.is_empty() && self.step_ferries();
         moved |= !self.backlog.is_empty() && self.flush_backlog();
-        moved |= !self.transfers.later.is_empty() && self.tell_later();
+        moved |= !self.later.is_empty() && self.tell_later();
         moved |= !self.finished.is_empty();
         done.append(&mut self.finished);
         if !self.dirty.is_empty() && self.trim_at.is_none() {
             self.trim_at = Some(now + crate::context::TRIM_AFTER);
             self.schedule();
         }
-        self.has_leftovers = !self.backlog.is_empty()
-            || !self.intake.ferries.is_empty()
-            || !self.transfers.is_empty();
+        self.has_leftovers = !self.backlog.is_empty() || !self.intake.ferries.is_empty();
         moved
     }
 
@@ -282,17 +266,17 @@ impl SmContext {
         connection.is_hot = false;
         self.hot.swap_remove(at);
         if !self.intake.admission {
-            self.note_blocked(peer);
+            self.note_withheld(peer);
         }
     }
 
     /// Remembers a connection whose requests admission keeps out.
     #[cold]
-    fn note_blocked(&mut self, peer: Peer) {
+    fn note_withheld(&mut self, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
         let has_requests = connection.link.as_ref().is_some_and(|link| link.is_ready(REQUESTS));
         if has_requests {
-            self.blocked.insert(peer);
+            self.withheld.insert(peer);
         }
     }
 
@@ -301,29 +285,18 @@ impl SmContext {
             return;
         }
         self.intake.admission = open;
-        if !open {
-            return;
-        }
-        for peer in std::mem::take(&mut self.blocked) {
-            self.kick(peer);
-        }
-        if !self.parted.is_empty() {
-            self.called.extend(self.parted.drain(..));
+        if open && !self.withheld.is_empty() {
+            self.called.extend(std::mem::take(&mut self.withheld));
             self.chore();
         }
     }
 
     pub(crate) fn change_admission_of(&mut self, peer: Peer, open: bool) {
         let Some(connection) = self.peers.find(peer) else { return };
-        if std::mem::replace(&mut connection.is_admitted, open) == open || !open {
-            return;
-        }
-        if matches!(connection.phase, Phase::HungUp(_)) && self.intake.admission {
-            self.parted.retain(|parted| *parted != peer);
+        if std::mem::replace(&mut connection.is_admitted, open) != open && open {
+            self.withheld.remove(&peer);
             self.called.push_back(peer);
             self.chore();
-        } else {
-            self.kick(peer);
         }
     }
 
@@ -332,7 +305,6 @@ impl SmContext {
         let is_idle = !self.guard.is_child()
             && !self.has_chores
             && self.finished.is_empty()
-            && self.transfers.is_empty()
             && self.intake.ferries.is_empty()
             && !self.waiter.has_ready();
         if !is_idle {
@@ -343,7 +315,8 @@ impl SmContext {
         before_second_look();
         let found = self.second_look() | self.flush_backlog();
         if found || self.has_chores || !self.finished.is_empty() {
-            self.stay_awake();
+            self.peers.each_link(&self.hot, Link::unpark);
+            self.end_sleep();
             return false;
         }
         for peer in std::mem::take(&mut self.hot) {
@@ -368,15 +341,10 @@ impl SmContext {
             }
             found |= connection.has_work(self.intake.admission);
             if !self.intake.admission {
-                self.note_blocked(peer);
+                self.note_withheld(peer);
             }
         }
         found
-    }
-
-    fn stay_awake(&mut self) {
-        self.peers.each_link(&self.hot, Link::unpark);
-        self.end_sleep();
     }
 
     pub(crate) fn end_sleep(&mut self) {

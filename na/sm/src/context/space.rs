@@ -32,12 +32,11 @@ impl SmContext {
         self.has_leftovers = true;
         match connection.flush(&mut self.finished) {
             Ok(moved) => {
-                if moved && !connection.is_dirty && connection.has_touched() {
-                    connection.is_dirty = true;
-                    self.dirty.push(to);
-                }
                 if moved {
                     connection.looks = 0;
+                    if connection.has_touched() {
+                        connection.note_dirty(&mut self.dirty);
+                    }
                 }
                 let has_room = connection.tell_room(&mut self.finished);
                 if connection.space == Space::Unwanted || moved {

@@ -30,9 +30,7 @@ impl SmContext {
             return Err(Error::Unsupported("this operation"));
         };
         let connection = self.peers.find(*from).ok_or(Error::UnknownPeer)?;
-        if let Some(error) = connection.refusal() {
-            return Err(error);
-        }
+        connection.takes_posts()?;
         if connection.views.len() >= VIEWS_MAX {
             connection.refusals.add(VIEWS);
             return Err(Error::Again);

@@ -1,5 +1,5 @@
-//! Transfers where the kernel moves nothing between two processes: copied twice, through the arenas, by both sides at
-//! the same time.
+//! Transfers that are posted, since nobody could move their bytes from memory to memory: copied twice, through the arenas,
+//! by both sides at the same time.
 //!
 //! ```text
 //! get: initiator                   owner                    put: initiator                  owner
@@ -12,7 +12,7 @@
 //! nothing waits behind a transfer but other transfers: notes are taken out of their ring at once, whatever becomes of
 //! them, and of their work at most [`ROUND_MAX`] bytes are done in one round.
 //!
-//! The owner trusts nothing: each ask carries the token, the piece and the whole range, and the region is looked up anew,
+//! The owner trusts nothing: each ask carries the region's proof, the piece and the whole range, and the region is looked up anew,
 //! so that taking it back in the middle ends the transfer with `StaleDescriptor`. A note that cannot be costs its sender
 //! the connection. A transfer that was cancelled, or has failed, leaves its open pieces behind: their places are free when they
 //! are answered, and what a get brought then is not looked at.
@@ -29,12 +29,9 @@ pub(crate) mod wire;
 
 use std::collections::VecDeque;
 
-use hg_na::{Completion, GoneReason, Memory};
+use hg_na::{Completion, Error, GoneReason, Memory};
 
-use self::{
-    ask::Ferried,
-    wire::{Answer, HALF, Note, PLACES, places_of},
-};
+use self::wire::{Answer, HALF, Note, PLACES, places_of};
 use crate::{
     arena::FERRY_OFFSET,
     link::{ANSWERS, Link},
@@ -53,8 +50,6 @@ const NOTES_MAX: usize = 2 * PLACES + 2;
 /// One connection's transfers of this kind, both ways.
 #[derive(Debug, Default)]
 pub(crate) struct Ferry {
-    /// Put and get go this way; for the rest of the connection's life.
-    pub(crate) is_chosen: bool,
     /// Something of this side could not be published for want of a slot.
     pub(crate) is_waiting: bool,
     /// Notes that came in.
@@ -63,7 +58,7 @@ pub(crate) struct Ferry {
     answers: VecDeque<Answer>,
     /// By direction: of those with pieces that were not asked for yet, the first one is next. Few have none: each of them has
     /// a place.
-    transfers: [VecDeque<Ferried>; 2],
+    transfers: [VecDeque<Transfer>; 2],
     /// What was asked for and is not answered, by place.
     open: [Option<ask::Open>; PLACES],
     /// The places of both arenas.
@@ -91,9 +86,9 @@ impl Ferry {
         Ok(())
     }
 
-    /// A transfer shall go this way, from where it stands.
+    /// A transfer was posted.
     pub(crate) fn take(&mut self, transfer: Transfer) {
-        self.transfers[side(transfer.direction)].push_back(Ferried::new(transfer));
+        self.transfers[transfer.direction as usize].push_back(transfer);
     }
 
     /// Transfers under way.
@@ -151,10 +146,8 @@ impl Ferry {
 
     /// Ends all transfers, with the peer; what came in is not looked at any more.
     pub(crate) fn fail(&mut self, reason: &GoneReason, finished: &mut Vec<Completion>) {
-        let Self { is_chosen, transfers, .. } = std::mem::take(self);
-        self.is_chosen = is_chosen;
-        let all = transfers.into_iter().flatten();
-        finished.extend(all.map(|it| it.transfer.failed(hg_na::Error::PeerGone(reason.clone()))));
+        let all = std::mem::take(self).transfers.into_iter().flatten();
+        finished.extend(all.map(|it| it.ended(Err(Error::PeerGone(reason.clone())))));
     }
 
     /// Gives unused pages back, and says that the peer's are not used; `true`: some are still in use.
@@ -187,11 +180,4 @@ fn send(link: &mut Link, note: &Note) -> Result<bool, Broken> {
     let (word, payload) = note.encode();
     link.push(ANSWERS, word, &payload);
     Ok(true)
-}
-
-fn side(direction: Direction) -> usize {
-    match direction {
-        Direction::Get => 0,
-        Direction::Put => 1,
-    }
 }

@@ -8,9 +8,8 @@ use super::{
 };
 use crate::{
     fail,
-    region::{cma::Direction, state::Regions},
+    region::{cma::Direction, state::Regions, table::needed_for},
     ring::Broken,
-    transfer::needed_for,
 };
 
 impl Ferry {
@@ -35,7 +34,7 @@ impl Ferry {
 
 /// Copies a piece, if that is granted.
 fn verdict_on(ask: &Ask, regions: &Regions, place: &Memory) -> Verdict {
-    let Some((memory, granted)) = regions.find(ask.name, ask.token) else { return Verdict::Stale };
+    let Some((memory, granted)) = regions.find(ask.name, ask.proof) else { return Verdict::Stale };
     if !granted.contains(needed_for(ask.direction)) {
         return Verdict::Denied(granted);
     }

@@ -1,10 +1,10 @@
 //! What is said between two contexts about transfers that are copied through their arenas.
 //!
-//! Notes travel in slots of the answers' ring, marked in the slot's word ([`Word::note`]); no user sees them.
+//! Notes travel in slots of the answers' ring, marked in the slot's word ([`Word::NOTE`]); no user sees them.
 //!
 //! | kind | words of the slot | meaning |
 //! |---|---|---|
-//! | 1 get | place and length, index and generation, token (2), offset, start and length of the whole transfer | fill a place of your arena |
+//! | 1 get | place and length, index and generation, proof (2), offset, start and length of the whole transfer | fill a place of your arena |
 //! | 2 put | the same | take these bytes from a place of my arena |
 //! | 3 answer | place and status, argument | done, or why not |
 //! | 4 rest | | all that I asked for is answered and taken: the memory may be given back |
@@ -50,7 +50,7 @@ pub(crate) struct Ask {
     pub(crate) len: u32,
     /// A region of the domain at the other end: a claim.
     pub(crate) name: RegionName,
-    pub(crate) token: [u8; 16],
+    pub(crate) proof: [u8; 16],
     pub(crate) offset: u64,
     /// Start and length of the whole transfer, which is refused as a whole.
     pub(crate) whole: (u64, u64),
@@ -106,11 +106,11 @@ impl Note {
         match self {
             Self::Ask(ask) => {
                 let kind = if ask.direction == Direction::Get { GET } else { PUT };
-                let [low, high] = halves(ask.token);
+                let [low, high] = halves(ask.proof);
                 let (start, len) = ask.whole;
                 let place = pair(ask.place as u64, ask.len);
                 let name = pair(u64::from(ask.name.index), ask.name.generation);
-                (Word::note(kind), [place, name, low, high, ask.offset, start, len])
+                (Word::new(Word::NOTE, kind), [place, name, low, high, ask.offset, start, len])
             }
             Self::Answer(Answer { place, verdict }) => {
                 let (status, argument) = match verdict {
@@ -119,9 +119,12 @@ impl Note {
                     Verdict::Denied(granted) => (2, u64::from(granted.bits())),
                     Verdict::Outside(size) => (3, *size),
                 };
-                (Word::note(ANSWER), [pair(*place as u64, status), argument, 0, 0, 0, 0, 0])
+                (
+                    Word::new(Word::NOTE, ANSWER),
+                    [pair(*place as u64, status), argument, 0, 0, 0, 0, 0],
+                )
             }
-            Self::Rest => (Word::note(REST), [0; 7]),
+            Self::Rest => (Word::new(Word::NOTE, REST), [0; 7]),
         }
     }
 
@@ -133,7 +136,7 @@ impl Note {
         let [first, second, low, high, offset, start, len] = payload;
         let (place, rest) = split(first);
         let place = usize::try_from(place).map_err(|_| Broken::Note)?;
-        let direction = match word.note_kind() {
+        let direction = match word.len() {
             GET => Direction::Get,
             PUT => Direction::Put,
             ANSWER if place < PLACES => {
@@ -153,8 +156,8 @@ impl Note {
         {
             return Err(Broken::Note);
         }
-        let (name, token) = (RegionName { index, generation }, joined([low, high]));
-        Ok(Self::Ask(Ask { direction, place, len: rest, name, token, offset, whole: (start, len) }))
+        let (name, proof) = (RegionName { index, generation }, joined([low, high]));
+        Ok(Self::Ask(Ask { direction, place, len: rest, name, proof, offset, whole: (start, len) }))
     }
 }
 
@@ -204,14 +207,14 @@ mod tests {
 
         #[test]
         fn every_ask_survives_its_slot(
-            get: bool, at in 0..WINDOW, len in 0..=PIECE, index: u32, generation: u32, token: [u8; 16],
+            get: bool, at in 0..WINDOW, len in 0..=PIECE, index: u32, generation: u32, proof: [u8; 16],
             start in 0..u64::MAX / 4, before in 0..u64::MAX / 4, behind in 0..u64::MAX / 4,
         ) {
             let direction = if get { Direction::Get } else { Direction::Put };
             let place = places_of(direction).start + at;
             let whole = (start, before + u64::from(len) + behind);
             let name = RegionName { index, generation };
-            let ask = Ask { direction, place, len, name, token, offset: start + before, whole };
+            let ask = Ask { direction, place, len, name, proof, offset: start + before, whole };
             let (word, payload) = Note::Ask(ask).encode();
             prop_assert_eq!(Note::decode(word, payload), Ok(Note::Ask(ask)));
         }
@@ -230,7 +233,7 @@ mod tests {
 
         #[test]
         fn what_is_accepted_lies_in_its_place_and_in_its_range(word: u32, payload in any::<[u64; 7]>()) {
-            for kind in [word, Word::note(word % 6).0] {
+            for kind in [word, Word::new(Word::NOTE, word % 6).0] {
                 if let Ok(Note::Ask(ask)) = Note::decode(Word(kind), payload) {
                     prop_assert!(places_of(ask.direction).contains(&ask.place) && ask.len <= PIECE);
                     let (start, len) = ask.whole;

@@ -25,15 +25,6 @@ use crate::rendezvous::process::ProcessWatch;
 pub(crate) const DENIED: &str = "this system forbids process_vm_readv/writev between these processes \
     (kernel.yama.ptrace_scope, seccomp, a container, or PR_SET_DUMPABLE)";
 
-fn error_of(errno: Errno) -> Error {
-    match errno {
-        Errno::EPERM | Errno::EACCES | Errno::ENOSYS => Error::Unsupported(DENIED),
-        Errno::ESRCH => Error::PeerGone(GoneReason::Exited),
-        // EFAULT: memory that the peer had registered is not mapped there, or not accessible.
-        other => os_error("process_vm_readv/writev", other),
-    }
-}
-
 /// The memory of this side in a transfer, and which way it goes.
 #[derive(Debug)]
 pub(crate) enum Near<'near> {
@@ -98,37 +89,47 @@ impl<'near> Call<'near> {
         Ok(Self { direction, local, remote, _near: PhantomData })
     }
 
-    /// Moves everything; says how many bytes were moved, which is less only with an error: [`DENIED`], or another one.
+    /// Moves everything, or fails in the middle.
     ///
     /// A process that is itself afterwards was so all the time, so a get looks at it then. A put looks before it: it
     /// shall not write into a stranger's memory, nor into another program's. What it has written may be lost with
     /// the peer at any time, so that nobody is asked after it.
-    pub(crate) fn transfer(&self, peer: &ProcessWatch) -> (u64, Result<(), Error>) {
-        let gone = || (0, Err(Error::PeerGone(GoneReason::Exited)));
-        let Some(pid) = peer.pid() else { return (0, Err(Error::Unsupported(DENIED))) };
+    ///
+    /// # Errors
+    /// [`DENIED`], from then on ([`ProcessWatch::is_reachable`]); `PeerGone(Exited)`; [`Error::Os`].
+    pub(crate) fn transfer(&self, peer: &ProcessWatch) -> Result<(), Error> {
+        let gone = || Err(Error::PeerGone(GoneReason::Exited));
+        let Some(pid) = peer.pid() else { return Err(Error::Unsupported(DENIED)) };
         if let Some(moved) = self.move_short(peer) {
             return moved;
         }
         if self.direction == Direction::Put && !peer.is_itself() {
             return gone();
         }
-        let (moved, result) = self.move_all(pid);
-        let must_ask = self.direction == Direction::Get || result.is_err();
+        let moved = self.move_all(pid);
+        let must_ask = self.direction == Direction::Get || moved.is_err();
         if must_ask && !peer.is_itself() {
             return gone();
         }
-        if matches!(result, Err(Error::PeerGone(_))) {
-            // It lives, and its first thread has ended, by whose number the kernel looks for its memory.
-            return (moved, Err(Error::Unsupported(DENIED)));
+        match moved {
+            Ok(()) => {
+                peer.was_reached();
+                Ok(())
+            }
+            // ESRCH: it lives, and its first thread has ended, by whose number the kernel looks for its memory.
+            Err(Errno::EPERM | Errno::EACCES | Errno::ENOSYS | Errno::ESRCH) => {
+                if peer.deny() {
+                    tracing::warn!(pid, "{DENIED}: transfers are copied through shared memory");
+                }
+                Err(Error::Unsupported(DENIED))
+            }
+            // EFAULT: memory that the peer had registered is not mapped there, or not accessible.
+            Err(other) => Err(os_error("process_vm_readv/writev", other)),
         }
-        if result.is_ok() && moved > 0 {
-            peer.was_reached();
-        }
-        (moved, result)
     }
 
     /// One short run, where the peer's address space is at hand; `None`: it is not, or has not given or taken it all.
-    fn move_short(&self, peer: &ProcessWatch) -> Option<(u64, Result<(), Error>)> {
+    fn move_short(&self, peer: &ProcessWatch) -> Option<Result<(), Error>> {
         let ([ours], [theirs]) = (&self.local[..], &self.remote[..]) else { return None };
         if !(1..=SHORT_MAX).contains(&ours.len) || ours.len != theirs.len {
             return None;
@@ -153,13 +154,13 @@ impl<'near> Call<'near> {
         let moved = unsafe { libc::syscall(call, fd, near, ours.len, place) };
         match usize::try_from(moved) {
             // The end of an address space is that of its process, or of what it was: it has executed another program.
-            Ok(0) => Some((0, Err(Error::PeerGone(GoneReason::Exited)))),
-            Ok(moved) if moved == ours.len => Some((moved as u64, Ok(()))),
+            Ok(0) => Some(Err(Error::PeerGone(GoneReason::Exited))),
+            Ok(moved) if moved == ours.len => Some(Ok(())),
             _ => None,
         }
     }
 
-    fn move_all(&self, pid: i32) -> (u64, Result<(), Error>) {
+    fn move_all(&self, pid: i32) -> Result<(), Errno> {
         let Self { direction, local, remote, .. } = self;
         let all = total(local);
         assert_eq!(all, total(remote), "both sides of a transfer are of equal length");
@@ -176,13 +177,13 @@ impl<'near> Call<'near> {
             };
             match call {
                 // No error and no progress: the kernel found nothing to copy where there must be.
-                Ok(0) => return (moved as u64, Err(error_of(Errno::EFAULT))),
+                Ok(0) => return Err(Errno::EFAULT),
                 Ok(bytes) => moved += bytes,
                 Err(Errno::EINTR) => {}
-                Err(error) => return (moved as u64, Err(error_of(error))),
+                Err(error) => return Err(error),
             }
         }
-        (moved as u64, Ok(()))
+        Ok(())
     }
 }
 
@@ -191,7 +192,8 @@ impl<'near> Call<'near> {
 const SHORT_MAX: usize = 4096;
 
 fn one_call(direction: Direction, pid: i32, ours: &[Run], theirs: &[Run]) -> Result<usize, Errno> {
-    let (our_count, their_count) = (count(ours), count(theirs));
+    let [our_count, their_count] =
+        [ours, theirs].map(|runs| libc::c_ulong::try_from(runs.len()).unwrap_or(0));
     // A run is laid out as the kernel's vector.
     let (ours, theirs): (*const libc::iovec, *const libc::iovec) =
         (ours.as_ptr().cast(), theirs.as_ptr().cast());
@@ -214,10 +216,6 @@ fn one_call(direction: Direction, pid: i32, ours: &[Run], theirs: &[Run]) -> Res
         }
     };
     Ok(usize::try_from(Errno::result(moved)?).unwrap_or(0))
-}
-
-fn count(runs: &[Run]) -> libc::c_ulong {
-    libc::c_ulong::try_from(runs.len()).unwrap_or(0)
 }
 
 const _: () = {

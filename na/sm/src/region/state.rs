@@ -35,7 +35,7 @@ use crate::{
     descriptor::{RegionClaim, RegionName},
     os::mapping::Access,
     rendezvous::{
-        mappings::MapMessage,
+        packet::Packet,
         socket::{Sent, Socket},
     },
     shared::buffer::{Pages, fresh_copy},
@@ -83,25 +83,25 @@ impl Regions {
     }
 
     /// The memory of a region that is registered, and what it grants. Whoever takes it back waits until the memory is dropped.
-    pub(crate) fn find(&self, name: RegionName, token: [u8; 16]) -> Option<(Held, Rights)> {
+    pub(crate) fn find(&self, name: RegionName, proof: [u8; 16]) -> Option<(Held, Rights)> {
         let mut live = self.live();
-        let found = named(&mut live, name, token)?;
+        let found = named(&mut live, name, proof)?;
         Some((Arc::clone(&found.memory).into(), found.rights))
     }
 
-    /// Sends a peer that asks the memfd of a region, with `answer`; `None`: it cannot be mapped, or name or token is wrong.
+    /// Sends a peer that asks the memfd of a region, with `answer`; `None`: it cannot be mapped, or name or proof is wrong.
     ///
     /// The lock is held meanwhile: once a region is retracted, no descriptor of it is on its way out of this side. (One that
     /// is on its way to a peer finds the region's generation changed.)
     pub(crate) fn give(
         &self,
         name: RegionName,
-        token: [u8; 16],
+        proof: [u8; 16],
         to: &Arc<Socket>,
         answer: &[u8],
     ) -> Option<Result<Sent, Error>> {
         let mut live = self.live();
-        let found = named(&mut live, name, token).filter(|it| it.sharing.is_some())?;
+        let found = named(&mut live, name, proof).filter(|it| it.sharing.is_some())?;
         let sent = to.send(answer, &[Pages::of(&found.memory)?.give()]);
         found
             .given
@@ -141,7 +141,7 @@ impl Regions {
         let live = self.live().remove(&published.claim.index);
         let given = live.into_iter().flat_map(|live| live.given);
         for socket in given.filter_map(|socket| socket.upgrade()) {
-            let unmap = MapMessage::Unmap(published.claim.name());
+            let unmap = Packet::Unmap(published.claim.name());
             let _unheard_is_fine = socket.send(&unmap.encode(), &[]);
         }
     }
@@ -155,14 +155,6 @@ impl Regions {
 
     fn is_pinned(&self, published: &Published) -> bool {
         self.boards.pinned(published.claim.index, published.claim.generation)
-    }
-
-    /// The same, after a look at who has ended.
-    fn stays_pinned(&self, published: &Published) -> bool {
-        self.is_pinned(published) && {
-            self.boards.tidy();
-            self.is_pinned(published)
-        }
     }
 
     fn retire(&self, published: Published, memory: Arc<Memory>) {
@@ -216,6 +208,16 @@ impl SmRegion {
         regions.live().insert(claim.index, live);
         let held = Some((published, memory));
         Ok(Arc::new(Self { regions: Arc::clone(regions), held, descriptor }))
+    }
+
+    /// What a region of this plugin's is.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for another plugin's.
+    #[inline(always)]
+    pub(crate) fn of(state: &dyn RegionState) -> Result<&Self, Error> {
+        let any: &dyn std::any::Any = state;
+        any.downcast_ref().ok_or(Error::Unsupported("local memory of another plugin"))
     }
 
     /// Appends the runs of a range to `into`; `for_writing` when the kernel will write there.
@@ -300,7 +302,10 @@ impl RegionState for SmRegion {
                 return Ok(copy);
             }
         };
-        if regions.stays_pinned(&published) {
+        if regions.is_pinned(&published) {
+            regions.boards.tidy(); // Of those who have ended.
+        }
+        if regions.is_pinned(&published) {
             let (copy, original) = copy_and_original(memory);
             regions.retire(published, Arc::new(original));
             return Ok(copy);
@@ -337,9 +342,9 @@ impl fmt::Debug for SmRegion {
 }
 
 /// What is registered at a place, if it is what somebody names.
-fn named(live: &mut FxHashMap<u32, Live>, name: RegionName, token: [u8; 16]) -> Option<&mut Live> {
+fn named(live: &mut FxHashMap<u32, Live>, name: RegionName, proof: [u8; 16]) -> Option<&mut Live> {
     let found = live.get_mut(&name.index)?;
-    (found.claim.name() == name && found.claim.token == token).then_some(found)
+    (found.claim.name() == name && found.claim.proof() == proof).then_some(found)
 }
 
 /// The memory, when nobody holds it any more that had found it: this process's own progress may be in the middle of a piece.

@@ -27,7 +27,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use hg_na::{Error, Rights, Segment};
+use hg_na::{Direction, Error, Rights, Segment};
 use hg_na_parts::regions::random;
 
 use super::{
@@ -274,7 +274,7 @@ impl PeerTable {
 
     /// Whether a descriptor names a region of this domain.
     #[inline(always)]
-    pub(crate) fn is_of(&self, claim: &RegionClaim) -> bool {
+    fn is_of(&self, claim: &RegionClaim) -> bool {
         claim.domain == self.domain && claim.index < REGIONS_MAX
     }
 
@@ -346,6 +346,15 @@ impl Said {
             return Err(Error::OutOfRange { offset, len, size });
         }
         Ok(())
+    }
+}
+
+/// The right that a transfer needs at the peer.
+#[inline(always)]
+pub(crate) fn needed_for(direction: Direction) -> Rights {
+    match direction {
+        Direction::Get => Rights::READ,
+        Direction::Put => Rights::WRITE,
     }
 }
 

@@ -6,9 +6,8 @@
 pub(crate) mod address_space;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
-pub(crate) mod hello;
-pub(crate) mod mappings;
 pub(crate) mod name;
+pub(crate) mod packet;
 pub(crate) mod policy;
 pub(crate) mod process;
 pub(crate) mod socket;

@@ -7,7 +7,10 @@
 use std::{
     fs::File,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, OnceLock, Weak},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use hg_na::{Error, GoneReason};
@@ -35,6 +38,8 @@ pub(crate) struct ProcessWatch {
     /// Hung up when the process ends, and when it executes another program. Its connection's, and closed with that.
     socket: Weak<Socket>,
     space: OnceLock<Option<File>>,
+    /// The kernel moves nothing to or from its memory.
+    is_denied: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -50,8 +55,11 @@ impl ProcessWatch {
     /// `PeerGone(Exited)` when it is gone already; [`Error::Limit`].
     pub(crate) fn of(socket: &Arc<Socket>) -> Result<Self, Error> {
         let pid = socket.peer_credentials()?.pid;
-        let process = if pid > 0 { Some(Process::of(socket.fd(), pid)?) } else { None };
-        let watch = Self { process, socket: Arc::downgrade(socket), space: OnceLock::new() };
+        let process = match pid {
+            1.. => Some(Process { pidfd: pidfd_of(socket.fd(), pid)?, pid }),
+            _ => None,
+        };
+        let watch = Self::new(process, Arc::downgrade(socket));
         if watch.alive() { Ok(watch) } else { Err(Error::PeerGone(GoneReason::Exited)) }
     }
 
@@ -60,7 +68,12 @@ impl ProcessWatch {
     pub(crate) fn of_child(child: &std::process::Child) -> Self {
         let pid = i32::try_from(child.id()).expect("a process id is an i32");
         let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("a child");
-        Self { process: Some(Process { pidfd, pid }), socket: Weak::new(), space: OnceLock::new() }
+        Self::new(Some(Process { pidfd, pid }), Weak::new())
+    }
+
+    fn new(process: Option<Process>, socket: Weak<Socket>) -> Self {
+        let is_denied = AtomicBool::new(process.is_none());
+        Self { process, socket, space: OnceLock::new(), is_denied }
     }
 
     /// Whether the process has not ended, as far as can be known. One system call.
@@ -99,6 +112,19 @@ impl ProcessWatch {
         self.space.get_or_init(|| address_space::of(self));
     }
 
+    /// Whether the kernel may be asked for its memory.
+    #[inline]
+    pub(crate) fn is_reachable(&self) -> bool {
+        // Relaxed: a hint; whoever reads it too early is refused.
+        !self.is_denied.load(Ordering::Relaxed)
+    }
+
+    /// The kernel is not asked (again); says whether it may have been before.
+    pub(crate) fn deny(&self) -> bool {
+        // Relaxed: as above.
+        !self.is_denied.swap(true, Ordering::Relaxed)
+    }
+
     /// Becomes readable when the process ends.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.process.as_ref().map(|process| process.pidfd.as_fd())
@@ -110,14 +136,10 @@ impl ProcessWatch {
     }
 }
 
-impl Process {
-    fn of(socket: BorrowedFd<'_>, pid: i32) -> Result<Self, Error> {
-        let pidfd = match getsockopt(&socket, sockopt::PeerPidfd) {
-            Ok(pidfd) => pidfd,
-            Err(Errno::ENOPROTOOPT) => by_number(socket, pid)?,
-            Err(error) => return Err(gone_or(error, "getsockopt(SO_PEERPIDFD)")),
-        };
-        Ok(Self { pidfd, pid })
+fn pidfd_of(socket: BorrowedFd<'_>, pid: i32) -> Result<OwnedFd, Error> {
+    match getsockopt(&socket, sockopt::PeerPidfd) {
+        Err(Errno::ENOPROTOOPT) => by_number(socket, pid),
+        pidfd => pidfd.map_err(|error| gone_or(error, "getsockopt(SO_PEERPIDFD)")),
     }
 }
 

@@ -34,7 +34,7 @@ use rustix::{
 use hg_na_memory::NotInherited;
 use hg_na_parts::limits::{nofile, os_error};
 
-use super::{hello::Greeting, name::Name};
+use super::{name::Name, packet::Packet};
 use crate::os::{errno, misbehaved};
 
 /// Descriptors that one packet may carry here.
@@ -266,7 +266,7 @@ impl Listener {
             nofile()
         );
         // The sentence is a courtesy: a peer that does not take it sees the hang-up.
-        let _sent = socket.send(&Greeting::Refuse(sentence).encode(), &[]);
+        let _sent = socket.send(&Packet::Refuse(sentence).encode(), &[]);
         self.refused += 1;
         tracing::warn!(refused = self.refused, "no file descriptor left: a peer was refused");
     }

@@ -7,22 +7,21 @@
 
 use hg_na::{Begun, Descriptor, Error, Peer, Transit};
 
-use super::{PIECE, PIECE_ALONE, Transfers, near_of, piece::Piece};
+use super::piece::Piece;
 use crate::{
-    connection::TRANSFERS, context::SmContext, descriptor::RegionClaim, region::cma::Near,
-    transfer::region_of,
+    connection::TRANSFERS,
+    context::SmContext,
+    descriptor::RegionClaim,
+    region::{
+        cma::{Direction, Near},
+        state::SmRegion,
+    },
 };
 
 /// So many bytes are copied through a mapping sooner than they are handed over, or queued, completed and their task is woken.
 const SHORT_MAX: u64 = 16 * 1024;
-
-impl Transfers {
-    /// A round has begun: as much again may be moved at once.
-    #[inline(always)]
-    pub(crate) fn begin_round(&mut self) {
-        self.ahead = 0;
-    }
-}
+/// After so many bytes that were begun to be moved a round is due.
+const AHEAD_MAX: u64 = 4 * 1024 * 1024;
 
 impl SmContext {
     /// Begins a transfer; does it, if it is short and needs no system call.
@@ -60,14 +59,13 @@ impl SmContext {
         by_kernel: bool,
     ) -> Begun<'near> {
         let (direction, len) = (near.direction(), range.1);
-        let turn = self.turn();
-        if len > turn {
+        if len > AHEAD_MAX {
             return Begun::No;
         }
         let begun = 'now: {
-            let Self { peers, transfers: Transfers { ahead, .. }, guard, .. } = self;
+            let Self { peers, ahead, guard, .. } = self;
             let Some(connection) = peers.find(peer) else { return Begun::No };
-            if !connection.is_open() || *ahead + len > turn {
+            if !connection.is_open() || *ahead >= AHEAD_MAX {
                 break 'now None;
             }
             let piece = Piece { near, claim, range };
@@ -78,8 +76,8 @@ impl SmContext {
             };
             *ahead += len;
             let wants_mapping = pinned.wants_mapping;
-            if pinned.is_copied() && len <= SHORT_MAX {
-                let is_moved = piece.run(pinned).1.is_ok();
+            if let Some(pages) = pinned.pages.filter(|_| len <= SHORT_MAX) {
+                let is_moved = piece.copy(pages).is_ok();
                 return if is_moved { Begun::Over } else { Begun::No }; // Posting it tells.
             }
             let Ok(carried) = piece.carry(pinned, guard) else { return Begun::No };
@@ -96,12 +94,12 @@ impl SmContext {
     #[cold]
     fn begin_later(&mut self, peer: Peer) -> Begun<'static> {
         let Some(connection) = self.peers.find(peer) else { return Begun::No };
-        if connection.refusal().is_some() {
+        if connection.takes_posts().is_err() {
             return Begun::No;
         }
         connection.refusals.add(TRANSFERS);
         if connection.is_open() {
-            self.transfers.later.push(peer);
+            self.later.push(peer);
             self.has_leftovers = true;
         } else {
             self.start(peer);
@@ -112,16 +110,11 @@ impl SmContext {
     /// Those that were to begin a transfer later are told.
     pub(crate) fn tell_later(&mut self) -> bool {
         let mut moved = false;
-        for peer in std::mem::take(&mut self.transfers.later) {
+        for peer in std::mem::take(&mut self.later) {
             let connection = self.peers.find(peer);
             moved |= connection.is_some_and(|it| it.tell_room(&mut self.finished));
         }
         moved
-    }
-
-    /// What a turn moves is moved between two rounds at most.
-    pub(super) fn turn(&self) -> u64 {
-        if self.empty_rounds > 0 { PIECE_ALONE } else { PIECE }
     }
 }
 
@@ -129,6 +122,10 @@ impl SmContext {
 #[inline(always)]
 fn sides_of<'near>(transit: &Transit<'near, '_>) -> Option<(Near<'near>, RegionClaim)> {
     let claim = RegionClaim::decode(transit.remote.opaque()).ok()?;
-    let local = region_of(transit.local).ok()?;
-    Some((near_of(transit.direction, local, transit.local_offset), claim))
+    let (local, offset) = (SmRegion::of(transit.local).ok()?, transit.local_offset);
+    let near = match transit.direction {
+        Direction::Get => Near::Into(local, offset),
+        Direction::Put => Near::From(local, offset),
+    };
+    Some((near, claim))
 }

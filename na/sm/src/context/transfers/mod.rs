@@ -1,60 +1,30 @@
-//! Put and get: queued at the post, moved in pieces by the rounds that follow, so that neither blocks.
-//!
-//! Each piece pins the remote region anew ([`crate::region`]), so that a region that its
-//! owner takes back in the middle of a long transfer ends it with `StaleDescriptor`.
+//! Put and get. There are two ways:
 //!
 //! | file | what |
 //! |---|---|
-//! | `piece` | one piece: checked, pinned, and moved through a mapping, or by the kernel (CMA) |
-//! | `turns` | queued transfers, piece by piece |
-//! | `at_once` | those that need no queue: short ones, and what is moved by whoever asked |
-//! | [`crate::ferry`] | where there is neither way: by both sides' copies, through their arenas |
+//! | `at_once`, `piece` | begun ([`hg_na::Context::begin`]): checked and pinned here, and moved by whoever asked, without the context, through a mapping or by the kernel (CMA) |
+//! | [`crate::ferry`] | posted: by both sides' copies, through their arenas. For where the others fail; nobody waits there for a peer's memory |
+//!
+//! Each piece that is begun pins the remote region anew ([`crate::region`]), so that a region that its
+//! owner takes back in the middle of a long transfer ends it with `StaleDescriptor`.
 //!
 //! What waits for a peer, for its connection or for its copies, waits in that connection and is counted there, so that it
 //! takes nothing from those with others.
 
 mod at_once;
 mod piece;
-mod turns;
-
-use std::collections::VecDeque;
 
 use hg_na::{Error, Op, OpId, Peer, Rejected, Token};
 
-use self::{
-    piece::would_serve,
-    turns::{PIECE, PIECE_ALONE},
-};
+use self::piece::would_serve;
 use super::SmContext;
 use crate::{
-    connection::TRANSFERS,
+    connection::{Connection, Space, TRANSFERS},
     descriptor::RegionClaim,
-    region::{
-        cma::{Direction, Near},
-        state::SmRegion,
-    },
-    transfer::{TRANSFERS_MAX, Transfer, region_of},
+    link::misbehaved,
+    region::{cma::Direction, state::SmRegion},
+    transfer::{TRANSFERS_MAX, Transfer},
 };
-
-/// What the transfers of one context share.
-#[derive(Debug, Default)]
-pub(crate) struct Transfers {
-    /// Connections with transfers that can be moved.
-    turns: VecDeque<Peer>,
-    /// Bytes that were moved at once since the last round.
-    ahead: u64,
-    /// Peers with whom transfers were to be begun later.
-    pub(crate) later: Vec<Peer>,
-    /// Nothing that is posted is moved by the kernel ([`hg_na::Context::begin_all`]).
-    pub(crate) are_begun: bool,
-}
-
-impl Transfers {
-    /// Whether nothing can be moved now.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.turns.is_empty()
-    }
-}
 
 impl SmContext {
     pub(crate) fn post_transfer(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
@@ -67,13 +37,24 @@ impl SmContext {
             unreachable!("only transfers come here")
         };
         let id = self.next_id(peer);
-        self.wish_for_mapping(peer, direction, &claim, remote.len());
-        let (moved, is_begun) = (0, false);
-        let transfer = Transfer { id, token, direction, claim, local, remote, moved, is_begun };
+        // In this way any transfer costs more than a mapping does.
+        self.wish_for_mapping(peer, direction, &claim, u64::MAX);
         let found = self.peers.find(peer).expect("found when the transfer was checked");
-        found.transfers.push_back(transfer);
+        let (moved, asked, has_asked, is_begun) = (0, 0, false, false);
+        found.ferry.take(Transfer {
+            id,
+            token,
+            direction,
+            claim,
+            local,
+            remote,
+            moved,
+            asked,
+            has_asked,
+            is_begun,
+        });
         self.start(peer);
-        self.take_turns(peer);
+        self.attend_ferry(peer);
         Ok(id)
     }
 
@@ -84,10 +65,8 @@ impl SmContext {
             _ => return Err(Error::Unsupported("this operation")),
         };
         let Some(connection) = self.peers.find(op.peer()) else { return Err(Error::UnknownPeer) };
-        if let Some(error) = connection.refusal() {
-            return Err(error);
-        }
-        if connection.transfers_waiting() >= TRANSFERS_MAX {
+        connection.takes_posts()?;
+        if connection.ferry.len() >= TRANSFERS_MAX {
             connection.refusals.add(TRANSFERS);
             return Err(Error::Again);
         }
@@ -95,17 +74,16 @@ impl SmContext {
             let (offset, len, size) = (remote.offset(), local.len(), remote.len());
             return Err(Error::OutOfRange { offset, len, size });
         }
-        let mut runs = Vec::new();
-        region_of(local.region().as_ref())?.runs(
+        SmRegion::of(local.region().as_ref())?.runs(
             local.offset(),
             0,
             direction == Direction::Get,
-            &mut runs,
+            &mut Vec::new(),
         )?;
         Ok((direction, RegionClaim::decode(remote.descriptor().opaque())?))
     }
 
-    /// A transfer that was not done at once: asks for a mapping where one would serve it, and is worth it.
+    /// A transfer of `len` bytes was not done at once: asks for a mapping where one would serve it, and is worth it.
     fn wish_for_mapping(
         &mut self,
         peer: Peer,
@@ -117,19 +95,53 @@ impl SmContext {
         let Some(link) = &connection.link else { return };
         // Nothing is remembered, nor asked for, in the name of a claim that the table denies.
         let Ok(said) = link.theirs.table.look(claim) else { return };
-        // By both sides' copies any transfer costs more than a mapping does.
-        let len = if connection.ferry.is_chosen { u64::MAX } else { len };
         if would_serve(said.sharing, direction) {
             // Without it the transfer goes on by other means.
             let _next_time = self.ask_for_mapping(peer, claim, Some(len));
         }
     }
-}
 
-#[inline(always)]
-fn near_of(direction: Direction, region: &SmRegion, offset: u64) -> Near<'_> {
-    match direction {
-        Direction::Get => Near::Into(region, offset),
-        Direction::Put => Near::From(region, offset),
+    /// Looks after the transfers that are copied through the arenas of one connection, in this round or the next.
+    pub(crate) fn attend_ferry(&mut self, peer: Peer) {
+        self.kick(peer);
+        self.intake.ferries.insert(peer);
+        self.has_leftovers = true;
+    }
+
+    /// A round of all connections whose transfers are copied through the arenas and have something to do.
+    #[cold]
+    pub(crate) fn step_ferries(&mut self) -> bool {
+        let mut moved = false;
+        for peer in std::mem::take(&mut self.intake.ferries) {
+            let Some(connection) = self.peers.find(peer).filter(|it| it.is_open()) else {
+                continue;
+            };
+            let Connection { ferry, link: Some(link), .. } = connection else { continue };
+            match ferry.round(link, &self.shared.regions, &mut self.finished) {
+                Ok(was_busy) => {
+                    moved |= was_busy;
+                    if ferry.has_notes() {
+                        self.attend_ferry(peer);
+                    }
+                    self.after_ferry(peer);
+                }
+                Err(broken) => {
+                    moved = true;
+                    self.end(peer, misbehaved(broken));
+                }
+            }
+        }
+        moved
+    }
+
+    /// Sees to it that a slot is waited for, and that touched pages are given back.
+    fn after_ferry(&mut self, peer: Peer) {
+        let Some(connection) = self.peers.find(peer) else { return };
+        connection.tell_room(&mut self.finished);
+        let is_unwanted = connection.space == Space::Unwanted;
+        connection.note_dirty(&mut self.dirty);
+        if is_unwanted {
+            self.look_for_space(peer);
+        }
     }
 }

@@ -19,10 +19,10 @@ use crate::{
     region::{
         cma::{Call, Direction, Near},
         pins::{self, Pin},
+        table::needed_for,
     },
     rendezvous::process::ProcessWatch,
     segment::Rings,
-    transfer::needed_for,
 };
 
 /// What is to be moved.
@@ -40,18 +40,10 @@ pub(super) struct Pinned<'link> {
     pin: Pin<'link>,
     link: &'link Link,
     /// It is copied through this mapping, or moved by the kernel.
-    pages: Option<&'link Arc<PeerPages>>,
+    pub(super) pages: Option<&'link Arc<PeerPages>>,
     watch: &'link Arc<ProcessWatch>,
     /// The kernel is to move it, and a mapping would serve it.
     pub(super) wants_mapping: bool,
-}
-
-impl Pinned<'_> {
-    /// Whether it is copied through a mapping, with no system call.
-    #[inline(always)]
-    pub(super) fn is_copied(&self) -> bool {
-        self.pages.is_some()
-    }
 }
 
 impl<'near> Piece<'near, '_> {
@@ -66,15 +58,14 @@ impl<'near> Piece<'near, '_> {
         connection: &'link mut Connection,
         by_kernel: bool,
     ) -> Result<Option<Pinned<'link>>, Error> {
-        let Connection { maps, link: Some(link), watch: Some(watch), ferry, .. } = connection
-        else {
+        let Connection { maps, link: Some(link), watch: Some(watch), .. } = connection else {
             return Ok(None);
         };
         let direction = self.near.direction();
         let serves =
             |pages: &&Arc<PeerPages>| direction == Direction::Get || pages.memory.writable();
         let pages = maps.find(self.claim).filter(serves);
-        if pages.is_none() && (ferry.is_chosen || !by_kernel) {
+        if pages.is_none() && !(by_kernel && watch.is_reachable()) {
             return Ok(None);
         }
         let (table, words) = (&link.theirs.table, &link.own.rings.pins.0);
@@ -85,23 +76,10 @@ impl<'near> Piece<'near, '_> {
         Ok(Some(Pinned { pin, link, pages, watch, wants_mapping }))
     }
 
-    /// Moves it; says how many bytes were moved, which is less only with an error.
+    /// Moves it here and now, through its mapping, while it is pinned.
     #[inline(always)]
-    pub(super) fn run(mut self, pinned: Pinned<'_>) -> (u64, Result<(), Error>) {
-        if let Some(pages) = pinned.pages {
-            return copy(&mut self.near, self.range, pages);
-        }
-        match self.into_call(&pinned) {
-            Ok(call) => call.transfer(pinned.watch),
-            Err(error) => (0, Err(error)),
-        }
-    }
-
-    #[inline(never)]
-    fn into_call(self, pinned: &Pinned<'_>) -> Result<Call<'near>, Error> {
-        let table = &pinned.link.theirs.table;
-        let far = |runs: &mut Vec<_>| table.append_runs(self.claim.index, self.range, runs);
-        Call::new(self.near, self.range.1, far)
+    pub(super) fn copy(mut self, pages: &PeerPages) -> Result<(), Error> {
+        copy(&mut self.near, self.range, pages)
     }
 
     /// To be moved without the context.
@@ -117,7 +95,12 @@ impl<'near> Piece<'near, '_> {
             Some(pages) => {
                 Way::Copy { near: self.near, range: self.range, pages: Arc::clone(pages) }
             }
-            None => Way::Call { call: self.into_call(&pinned)?, watch: Arc::clone(pinned.watch) },
+            None => {
+                let table = &pinned.link.theirs.table;
+                let far = |runs: &mut Vec<_>| table.append_runs(self.claim.index, self.range, runs);
+                let call = Call::new(self.near, self.range.1, far)?;
+                Way::Call { call, watch: Arc::clone(pinned.watch) }
+            }
         };
         let rings = &pinned.link.own.rings;
         let at = pinned.pin.leave(&rings.pins.0);
@@ -128,19 +111,14 @@ impl<'near> Piece<'near, '_> {
 
 /// Copies a piece that is pinned. No system call: a mapping belongs to its memfd, and no other process can ever be behind it.
 #[inline(always)]
-fn copy(
-    near: &mut Near<'_>,
-    (offset, len): (u64, u64),
-    pages: &PeerPages,
-) -> (u64, Result<(), Error>) {
+fn copy(near: &mut Near<'_>, (offset, len): (u64, u64), pages: &PeerPages) -> Result<(), Error> {
     let far = (&pages.memory, offset);
     // Whoever comes here is no forked child: the memory is there.
-    let copied = match near {
+    match near {
         Near::Into(region, at) => hg_na_memory::copy_between(far, (region.memory(), *at), len),
         Near::From(region, at) => hg_na_memory::copy_between((region.memory(), *at), far, len),
         Near::Slice(into) => hg_na_memory::copy_out(far.0, offset, into),
-    };
-    (if copied.is_ok() { len } else { 0 }, copied)
+    }
 }
 
 /// Whether a mapping would serve a transfer.
@@ -171,8 +149,8 @@ impl Mover for Carried<'_> {
             return Err(Error::Forked);
         }
         match &mut self.way {
-            Way::Copy { near, range, pages } => copy(near, *range, pages).1,
-            Way::Call { call, watch } => call.transfer(watch).1,
+            Way::Copy { near, range, pages } => copy(near, *range, pages),
+            Way::Call { call, watch } => call.transfer(watch),
         }
     }
 }

@@ -43,9 +43,7 @@ fn transfer(
         far.extend(remote);
         Ok(())
     })?;
-    let (moved, result) = call.transfer(peer);
-    assert_eq!(result.is_ok(), moved == len as u64);
-    result
+    call.transfer(peer)
 }
 
 /// No region yet, and the segment of a peer.

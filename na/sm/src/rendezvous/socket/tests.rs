@@ -16,7 +16,7 @@ use crate::{
         event::{Doorbell, PeerBell},
         mapping::{Access, Mapping, TABLE_SEALS},
     },
-    rendezvous::hello::GREETING_MAX,
+    rendezvous::packet::PACKET_MAX,
 };
 
 impl Socket {
@@ -35,10 +35,10 @@ fn listening() -> (Name, Listener) {
     (name, listener)
 }
 
-fn greeting(socket: &Socket) -> Greeting {
-    let mut buffer = [0; GREETING_MAX];
+fn greeting(socket: &Socket) -> Packet {
+    let mut buffer = [0; PACKET_MAX];
     match socket.recv(&mut buffer).unwrap() {
-        Received::Message { len, .. } => Greeting::decode(&buffer[..len]).unwrap(),
+        Received::Message { len, .. } => Packet::decode(&buffer[..len]).unwrap(),
         other => panic!("a greeting was sent, not {other:?}"),
     }
 }
@@ -127,9 +127,9 @@ fn a_refusal_is_read_although_the_peer_closed_before_it_read() {
     let origin = Socket::connect(&name, 0).unwrap();
     origin.send(b"hello", &[]).unwrap();
     let target = listener.accept().unwrap().unwrap();
-    target.send(&Greeting::Refuse("because".to_owned()).encode(), &[]).unwrap();
+    target.send(&Packet::Refuse("because".to_owned()).encode(), &[]).unwrap();
     drop(target);
-    assert_eq!(greeting(&origin), Greeting::Refuse("because".to_owned()));
+    assert_eq!(greeting(&origin), Packet::Refuse("because".to_owned()));
     assert!(matches!(origin.recv(&mut [0; 8]).unwrap(), Received::Closed));
 }
 
@@ -167,7 +167,7 @@ fn at_the_limit_a_peer_is_refused_with_a_sentence_and_a_later_one_is_not() {
     assert!(listener.accept().unwrap().is_none());
     assert_eq!(listener.refused(), 2);
     for origin in &waiting {
-        let Greeting::Refuse(sentence) = greeting(origin) else { panic!("refused") };
+        let Packet::Refuse(sentence) = greeting(origin) else { panic!("refused") };
         assert!(sentence.contains("RLIMIT_NOFILE is 32"), "{sentence}");
         assert!(matches!(origin.recv(&mut [0; 8]).unwrap(), Received::Closed));
     }
