@@ -11,7 +11,7 @@ use crate::{
     CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Engine, LARGE_IN_SERVICE_MAX, LARGE_MAX, POOL_THREADS_MAX,
     Spawn,
     platform::{Machine, Platform},
-    port::{Registered, Shared},
+    port::{Handler, Shared},
     schemes::{Advice, Schemes},
     settings::{OpenError, Progress, Settings, Wait},
     spawn::Runtime,
@@ -25,7 +25,7 @@ pub struct Builder {
     settings: Settings,
     advice: Option<Advice>,
     platform: Arc<dyn Platform>,
-    handlers: Registry<Registered>,
+    handlers: Registry<Handler>,
 }
 
 impl Default for Builder {

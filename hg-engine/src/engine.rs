@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    marker::PhantomData,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -23,8 +22,8 @@ use crate::{
     lock::Mutex,
     peer::ToAddress,
     platform::Spawned,
-    port::{Handler, Port, Registered, Shared, State},
-    serve::{OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure, Server},
+    port::{Handler, Port, Shared, State},
+    serve::{Server, of_async_closure, of_closure, of_function, of_later_closure},
 };
 
 /// A whole engine, or one of its contexts.
@@ -320,7 +319,7 @@ impl Engine {
     /// [`RegisterError`].
     pub fn register<R: Serve<Request>>(&self, rpc: R) -> Result<(), RegisterError> {
         let _: R = rpc;
-        self.insert::<R>(OfFunction::<R>(PhantomData))
+        self.insert::<R>(of_function::<R>())
     }
 
     /// Serves an RPC with a closure, run by the thread that makes progress: it must not block.
@@ -336,7 +335,7 @@ impl Engine {
             + 'static,
     {
         let _: R = rpc;
-        self.insert::<R>(OfClosure::<R, F> { function, kind: ServeKind::Plain, rpc: PhantomData })
+        self.insert::<R>(of_closure::<R, F>(ServeKind::Plain, function))
     }
 
     /// Serves an RPC with a closure that may block, run by the engine's pool of threads, or by a runtime of the user's
@@ -353,11 +352,7 @@ impl Engine {
             + 'static,
     {
         let _: R = rpc;
-        self.insert::<R>(OfClosure::<R, F> {
-            function,
-            kind: ServeKind::Blocking,
-            rpc: PhantomData,
-        })
+        self.insert::<R>(of_closure::<R, F>(ServeKind::Blocking, function))
     }
 
     /// Serves an RPC with a closure that gives a future, polled by the thread that makes progress, or by a runtime of the user's
@@ -373,7 +368,7 @@ impl Engine {
         Fut: Future<Output = Result<R::Output, R::Error>> + Send + 'static,
     {
         let _: R = rpc;
-        self.insert::<R>(OfAsyncClosure::<R, F> { function, rpc: PhantomData })
+        self.insert::<R>(of_async_closure::<R, F, Fut>(function))
     }
 
     /// Serves an RPC with a closure that is given an [`Answer`], to be sent now or later from any thread.
@@ -386,11 +381,10 @@ impl Engine {
         F: for<'a> Fn(&'a Request, R::Args<'a>, Answer<R>) + Send + Sync + 'static,
     {
         let _: R = rpc;
-        self.insert::<R>(OfLaterClosure::<R, F> { function, rpc: PhantomData })
+        self.insert::<R>(of_later_closure::<R, F>(function))
     }
 
-    fn insert<R: Rpc>(&self, handler: impl Handler + 'static) -> Result<(), RegisterError> {
-        let handler = Registered::new(handler);
+    fn insert<R: Rpc>(&self, handler: Handler) -> Result<(), RegisterError> {
         // A clone of it: one that is refused is dropped here, without the lock.
         let clone = handler.clone();
         // The types' own `Deserialize` run: not under the lock.

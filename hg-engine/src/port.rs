@@ -38,7 +38,7 @@ pub(crate) use self::{
     answer::{encode_error, encode_value},
     contexts::Contexts,
     guests::{Guests, ToClose},
-    handler::{Handler, Registered, Run, Running, Task, no_message, run_caught},
+    handler::{Handler, Run, Running, Task, no_message},
     held::Role,
     request::Due,
     state::State,
@@ -70,7 +70,7 @@ pub(crate) struct Shared {
     pub(crate) movers: Arc<Pool>,
     pub(crate) contexts: Contexts,
     /// `None` once all ports were closed.
-    handlers: RwLock<Option<Arc<Registry<Registered>>>>,
+    handlers: RwLock<Option<Arc<Registry<Handler>>>>,
     /// Counts changes of `handlers`, so that a port's copy is refreshed without a lock.
     handlers_version: AtomicUsize,
     /// Ports that were not closed.
@@ -82,7 +82,7 @@ impl Shared {
         domain: Arc<dyn Domain>,
         settings: Settings,
         platform: Arc<dyn Platform>,
-        handlers: Registry<Registered>,
+        handlers: Registry<Handler>,
         contexts: usize,
     ) -> Self {
         let caps = domain.caps().clone();
@@ -106,7 +106,7 @@ impl Shared {
     }
 
     /// The handlers, as they are now; `None`: all were closed.
-    pub(crate) fn handlers(&self) -> Option<Arc<Registry<Registered>>> {
+    pub(crate) fn handlers(&self) -> Option<Arc<Registry<Handler>>> {
         self.handlers.read().clone()
     }
 
@@ -120,7 +120,7 @@ impl Shared {
     /// Changes the handlers; ports see it in their next round. `None`: all were closed.
     pub(crate) fn change_handlers<T>(
         &self,
-        change: impl FnOnce(&mut Registry<Registered>) -> T,
+        change: impl FnOnce(&mut Registry<Handler>) -> T,
     ) -> Option<T> {
         let mut handlers = self.handlers.write();
         let result = change(Arc::make_mut(handlers.as_mut()?));
@@ -147,7 +147,7 @@ impl Shared {
 }
 
 /// Lets go of handlers. Whoever is the last to have them drops each by itself: one that panics concerns no other.
-pub(crate) fn drop_handlers(handlers: Arc<Registry<Registered>>) {
+pub(crate) fn drop_handlers(handlers: Arc<Registry<Handler>>) {
     for handler in Arc::into_inner(handlers).into_iter().flat_map(Registry::into_handlers) {
         contain("a handler that was dropped", || drop(handler));
     }

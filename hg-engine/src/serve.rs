@@ -27,7 +27,7 @@ use hg_core::{
 use hg_na::{Completion, Message};
 
 pub use self::kinds::Answer;
-pub(crate) use self::kinds::{OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure};
+pub(crate) use self::kinds::{of_async_closure, of_closure, of_function, of_later_closure};
 use self::{
     owed::Owed,
     tasks::{Tasks, keep},
@@ -37,15 +37,15 @@ use crate::{
     inside::{Inside, in_handler},
     lock::MutexGuard,
     port::{
-        Answered, Due, Handler, Incoming, Leftovers, Port, Registered, Request, Run, Service,
-        State, Task, drop_handlers, no_message, run_caught,
+        Answered, Due, Handler, Incoming, Leftovers, Port, Request, Run, Service, State, Task,
+        drop_handlers, no_message,
     },
 };
 
 /// The handlers of one port, and their futures.
 pub(crate) struct Server {
     /// `None` before the first request, and once the port is closed.
-    handlers: Option<Arc<Registry<Registered>>>,
+    handlers: Option<Arc<Registry<Handler>>>,
     handlers_version: usize,
     /// The RPC that was served last, and where its handler is.
     last_rpc: Option<(RpcId, usize)>,
@@ -108,9 +108,9 @@ impl Service for Server {
             port.refuse_unknown(origin, header, handlers.signature_of_name(header.rpc));
             return None;
         };
-        let Registered { kind, gives, asks, handler } = handlers.at(place);
+        let handler = handlers.at(place);
         // Where somebody may ask for its deadline, which is counted from its arrival.
-        let is_asked = header.remaining_ns.is_some() && (*asks || header.lends());
+        let is_asked = header.remaining_ns.is_some() && (handler.asks || header.lends());
         let arrived = is_asked.then(|| port.shared.platform.now());
         if header.lends() {
             let request = (origin, *header, &message.as_slice()[payload..]);
@@ -119,11 +119,10 @@ impl Service for Server {
         }
         let request = request.get_or_insert_with(|| Request::new(Arc::clone(port)));
         request.reuse(origin, header, arrived);
-        match kind {
+        match handler.kind {
             ServeKind::Plain => {
                 let payload = &message.as_slice()[payload..];
-                let handler = handler.as_ref();
-                let run = || run_caught(handler, request, payload, answer, &mut None);
+                let run = || handler.run(request, payload, answer, &mut None);
                 let run = in_handler(port.id, Inside::Plain, run);
                 let mut state = port.state.lock();
                 if run == Run::Answered {
@@ -132,15 +131,15 @@ impl Service for Server {
                 state.protocol.serves.end_in_round(origin, header.id);
                 Some(state)
             }
-            ServeKind::Async if port.runtime_for(handler.as_ref()).is_none() => {
+            ServeKind::Async if port.runtime_for(handler).is_none() => {
                 let spares = spares_of(&mut starts.spares, place);
-                let start = Start { tasks, answer, spares, is_kept: *gives };
+                let start = Start { tasks, answer, spares, is_kept: handler.gives };
                 let (message, count) = ((&*message, payload), &mut starts.count);
-                port.run_async(handler.as_ref(), request, message, count, start)
+                port.run_async(handler, request, message, count, start)
             }
             ServeKind::Async | ServeKind::Blocking => {
                 let incoming = Incoming::take(message, origin, header, payload);
-                port.run_elsewhere(Arc::clone(handler), incoming, arrived);
+                port.run_elsewhere(handler.clone(), incoming, arrived);
                 None
             }
         }
@@ -193,7 +192,7 @@ impl Service for Server {
 #[inline(always)]
 fn place_of(
     rpc: RpcId,
-    handlers: &Registry<Registered>,
+    handlers: &Registry<Handler>,
     last: &mut Option<(RpcId, usize)>,
 ) -> Option<usize> {
     match *last {
@@ -217,14 +216,14 @@ impl Port {
     #[cold]
     fn serve_large(
         self: &Arc<Self>,
-        handler: &Arc<dyn Handler>,
+        handler: &Handler,
         (origin, header, payload): (hg_na::Peer, Header, &[u8]),
         arrived: Option<Instant>,
         (tasks, answer): (&mut Tasks, &mut Message),
     ) {
         let (request, task) =
-            large::serve(self, Arc::clone(handler), (origin, header), arrived, payload);
-        if let Some(runtime) = self.runtime_for(handler.as_ref()) {
+            large::serve(self, handler.clone(), (origin, header), arrived, payload);
+        if let Some(runtime) = self.runtime_for(handler) {
             return self.spawn_task(runtime, request, task);
         }
         let (due, spares) = (Due::new(origin, &header), &mut Vec::new());
@@ -236,7 +235,7 @@ impl Port {
     #[inline(always)]
     fn run_async(
         self: &Arc<Self>,
-        handler: &dyn Handler,
+        handler: &Handler,
         request: &mut Request,
         (message, payload): (&Message, usize),
         starts: &mut u64,
@@ -249,9 +248,7 @@ impl Port {
         let run = hg_bulk::reading(message, || {
             let payload = &message.as_slice()[payload..];
             let (answer, future) = (&mut *start.answer, &mut future);
-            in_handler(self.id, Inside::Plain, || {
-                run_caught(handler, request, payload, answer, future)
-            })
+            in_handler(self.id, Inside::Plain, || handler.run(request, payload, answer, future))
         });
         self.go_on(request.due(), (run, future), start)
     }
@@ -322,11 +319,11 @@ impl Port {
     #[inline(never)]
     fn run_elsewhere(
         self: &Arc<Self>,
-        handler: Arc<dyn Handler>,
+        handler: Handler,
         incoming: Incoming,
         arrived: Option<Instant>,
     ) {
-        match self.runtime_for(handler.as_ref()) {
+        match self.runtime_for(&handler) {
             Some(runtime) => self.spawn_handler(runtime, handler, incoming, arrived),
             None => self.start_blocking(handler, incoming, arrived),
         }
@@ -334,7 +331,7 @@ impl Port {
 
     fn start_blocking(
         self: &Arc<Self>,
-        handler: Arc<dyn Handler>,
+        handler: Handler,
         incoming: Incoming,
         arrived: Option<Instant>,
     ) {
@@ -347,7 +344,7 @@ impl Port {
         let job = move || {
             let mut answer = no_message();
             let payload = incoming.payload();
-            let run = run_caught(handler.as_ref(), &request, payload, &mut answer, &mut None);
+            let run = handler.run(&request, payload, &mut answer, &mut None);
             owed.settle(run, answer);
             // The last one, where the engine was closed meanwhile.
             contain("a handler that was dropped", || drop(handler));

@@ -1,7 +1,5 @@
 //! Handlers that are there before anybody can call.
 
-use std::marker::PhantomData;
-
 use hg_core::{
     registry::RegisterError,
     rpc::{Rpc, Serve, ServeKind},
@@ -10,8 +8,8 @@ use hg_core::{
 use super::Builder;
 use crate::{
     Answer, Request,
-    port::Registered,
-    serve::{OfAsyncClosure, OfClosure, OfFunction, OfLaterClosure},
+    port::Handler,
+    serve::{of_async_closure, of_closure, of_function, of_later_closure},
 };
 
 /// Handlers of the engine to be opened. An engine that listens is found by its peers before
@@ -24,7 +22,7 @@ impl Builder {
     /// [`RegisterError`].
     pub fn register<R: Serve<Request>>(self, rpc: R) -> Result<Self, RegisterError> {
         let _: R = rpc;
-        self.insert::<R>(Registered::new(OfFunction::<R>(PhantomData)))
+        self.insert::<R>(of_function::<R>())
     }
 
     /// Serves an RPC with a closure, as [`Engine::serve`](crate::Engine::serve) does.
@@ -40,8 +38,7 @@ impl Builder {
             + 'static,
     {
         let _: R = rpc;
-        let kind = ServeKind::Plain;
-        self.insert::<R>(Registered::new(OfClosure::<R, F> { function, kind, rpc: PhantomData }))
+        self.insert::<R>(of_closure::<R, F>(ServeKind::Plain, function))
     }
 
     /// Serves an RPC with a closure that may block, as [`Engine::serve_blocking`](crate::Engine::serve_blocking) does.
@@ -57,8 +54,7 @@ impl Builder {
             + 'static,
     {
         let _: R = rpc;
-        let kind = ServeKind::Blocking;
-        self.insert::<R>(Registered::new(OfClosure::<R, F> { function, kind, rpc: PhantomData }))
+        self.insert::<R>(of_closure::<R, F>(ServeKind::Blocking, function))
     }
 
     /// Serves an RPC with a closure that gives a future, as [`Engine::serve_async`](crate::Engine::serve_async) does.
@@ -72,7 +68,7 @@ impl Builder {
         Fut: Future<Output = Result<R::Output, R::Error>> + Send + 'static,
     {
         let _: R = rpc;
-        self.insert::<R>(Registered::new(OfAsyncClosure::<R, F> { function, rpc: PhantomData }))
+        self.insert::<R>(of_async_closure::<R, F, Fut>(function))
     }
 
     /// Serves an RPC with a closure that is given an [`Answer`], as [`Engine::serve_later`](crate::Engine::serve_later) does.
@@ -85,10 +81,10 @@ impl Builder {
         F: for<'a> Fn(&'a Request, R::Args<'a>, Answer<R>) + Send + Sync + 'static,
     {
         let _: R = rpc;
-        self.insert::<R>(Registered::new(OfLaterClosure::<R, F> { function, rpc: PhantomData }))
+        self.insert::<R>(of_later_closure::<R, F>(function))
     }
 
-    fn insert<R: Rpc>(mut self, handler: Registered) -> Result<Self, RegisterError> {
+    fn insert<R: Rpc>(mut self, handler: Handler) -> Result<Self, RegisterError> {
         self.handlers.insert(R::NAME, R::signature(), handler)?;
         Ok(self)
     }

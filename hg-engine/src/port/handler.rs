@@ -1,4 +1,4 @@
-//! What a port serves: handlers of all kinds behind one trait, and what comes of running one.
+//! What a port serves: handlers of all kinds in one type, and what comes of running one.
 
 use std::{
     any::Any,
@@ -34,40 +34,42 @@ pub(crate) fn no_message() -> Message {
     Message::from(Vec::new())
 }
 
-/// A registered handler, without its types.
-pub(crate) trait Handler: Send + Sync {
-    fn kind(&self) -> ServeKind;
+/// What runs a handler, without its types. An answer that is there at once is written to its place, and so is a future of it, which
+/// only an `async` handler has: where its last one was, if that is given.
+type Body = dyn Fn(&Request, &[u8], &mut Message, &mut Option<Task>) -> Run + Send + Sync;
+
+/// A registered handler.
+#[derive(Clone)]
+pub(crate) struct Handler {
+    pub(crate) kind: ServeKind,
     /// Whether the answer may be given by somebody else than the handler, at any time.
-    fn gives(&self) -> bool {
-        false
-    }
+    pub(crate) gives: bool,
     /// Whether it is given its request, which it may ask.
-    fn asks(&self) -> bool {
-        true
+    pub(crate) asks: bool,
+    body: Arc<Body>,
+}
+
+impl Handler {
+    pub(crate) fn new(
+        kind: ServeKind,
+        body: impl Fn(&Request, &[u8], &mut Message, &mut Option<Task>) -> Run + Send + Sync + 'static,
+    ) -> Self {
+        Self { kind, gives: false, asks: true, body: Arc::new(body) }
     }
-    /// Runs it. An answer that is there at once is written to its place, and so is a future of it, which only an `async` handler
-    /// has: where its last one was, if that is given.
-    fn run(
+
+    /// Runs it; a panic becomes an answer.
+    #[inline]
+    pub(crate) fn run(
         &self,
         request: &Request,
         payload: &[u8],
         answer: &mut Message,
         future: &mut Option<Task>,
-    ) -> Run;
-}
-
-/// Runs a handler; a panic becomes an answer.
-#[inline]
-pub(crate) fn run_caught(
-    handler: &dyn Handler,
-    request: &Request,
-    payload: &[u8],
-    answer: &mut Message,
-    future: &mut Option<Task>,
-) -> Run {
-    match catch_unwind(AssertUnwindSafe(|| handler.run(request, payload, answer, future))) {
-        Ok(run) => run,
-        Err(panic) => panicked(request, panic, answer),
+    ) -> Run {
+        match catch_unwind(AssertUnwindSafe(|| (self.body)(request, payload, answer, future))) {
+            Ok(run) => run,
+            Err(panic) => panicked(request, panic, answer),
+        }
     }
 }
 
@@ -94,20 +96,3 @@ pub(crate) trait Running: Send {
 }
 
 pub(crate) type Task = Box<dyn Running>;
-
-/// What the registry keeps.
-#[derive(Clone)]
-pub(crate) struct Registered {
-    /// What the handler says of itself, at hand.
-    pub(crate) kind: ServeKind,
-    pub(crate) gives: bool,
-    pub(crate) asks: bool,
-    pub(crate) handler: Arc<dyn Handler>,
-}
-
-impl Registered {
-    pub(crate) fn new(handler: impl Handler + 'static) -> Self {
-        let (kind, gives, asks) = (handler.kind(), handler.gives(), handler.asks());
-        Self { kind, gives, asks, handler: Arc::new(handler) }
-    }
-}

@@ -34,31 +34,17 @@ fn arguments<'a, R: Rpc>(
 }
 
 /// What `#[hg::rpc]` made of a function with a body.
-pub(crate) struct OfFunction<R>(pub(crate) PhantomData<fn() -> R>);
-
-impl<R: Serve<Request>> Handler for OfFunction<R> {
-    fn kind(&self) -> ServeKind {
-        R::KIND
-    }
-
-    fn asks(&self) -> bool {
-        R::TAKES_CONTEXT
-    }
-
-    #[inline]
-    fn run(
-        &self,
-        request: &Request,
-        payload: &[u8],
-        answer: &mut Message,
-        future: &mut Option<Task>,
-    ) -> Run {
-        let args = match arguments::<R>(request, payload, answer) {
-            Ok(args) => args,
-            Err(run) => return run,
-        };
-        R::serve(request, args, ToPlace::<R> { request, answer, future, rpc: PhantomData })
-    }
+pub(crate) fn of_function<R: Serve<Request>>() -> Handler {
+    let mut handler = Handler::new(R::KIND, |request, payload, answer, future| {
+        match arguments::<R>(request, payload, answer) {
+            Ok(args) => {
+                R::serve(request, args, ToPlace::<R> { request, answer, future, rpc: PhantomData })
+            }
+            Err(run) => run,
+        }
+    });
+    handler.asks = R::TAKES_CONTEXT;
+    handler
 }
 
 /// Puts what a handler gives to its place.
@@ -99,103 +85,52 @@ fn unpolled<R: Serve<Request>>(request: &Request, answer: &mut Message) -> Run {
 }
 
 /// A closure that answers at once, on the progress thread or on the pool.
-pub(crate) struct OfClosure<R, F> {
-    pub(crate) function: F,
-    pub(crate) kind: ServeKind,
-    pub(crate) rpc: PhantomData<fn() -> R>,
-}
-
-impl<R, F> Handler for OfClosure<R, F>
+pub(crate) fn of_closure<R, F>(kind: ServeKind, function: F) -> Handler
 where
     R: Rpc,
-    F: for<'a> Fn(&'a Request, R::Args<'a>) -> Result<R::Output, R::Error> + Send + Sync,
+    F: for<'a> Fn(&'a Request, R::Args<'a>) -> Result<R::Output, R::Error> + Send + Sync + 'static,
 {
-    fn kind(&self) -> ServeKind {
-        self.kind
-    }
-
-    #[inline]
-    fn run(
-        &self,
-        request: &Request,
-        payload: &[u8],
-        answer: &mut Message,
-        _: &mut Option<Task>,
-    ) -> Run {
+    Handler::new(kind, move |request, payload, answer, _| {
         match arguments::<R>(request, payload, answer) {
-            Ok(args) => request.answer_into::<R>((self.function)(request, R::unpack(args)), answer),
+            Ok(args) => request.answer_into::<R>(function(request, R::unpack(args)), answer),
             Err(run) => run,
         }
-    }
+    })
 }
 
 /// A closure that gives a future.
-pub(crate) struct OfAsyncClosure<R, F> {
-    pub(crate) function: F,
-    pub(crate) rpc: PhantomData<fn() -> R>,
-}
-
-impl<R, F, Fut> Handler for OfAsyncClosure<R, F>
+pub(crate) fn of_async_closure<R, F, Fut>(function: F) -> Handler
 where
     R: Rpc,
-    F: for<'a> Fn(Request, R::Args<'a>) -> Fut + Send + Sync,
+    F: for<'a> Fn(Request, R::Args<'a>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<R::Output, R::Error>> + Send + 'static,
 {
-    fn kind(&self) -> ServeKind {
-        ServeKind::Async
-    }
-
-    fn run(
-        &self,
-        request: &Request,
-        payload: &[u8],
-        answer: &mut Message,
-        place: &mut Option<Task>,
-    ) -> Run {
-        let args = match arguments::<R>(request, payload, answer) {
-            Ok(args) => args,
-            Err(run) => return run,
-        };
-        let future = (self.function)(request.clone(), R::unpack(args));
-        places::put::<R, _>(place, future)
-    }
+    Handler::new(ServeKind::Async, move |request, payload, answer, place| {
+        match arguments::<R>(request, payload, answer) {
+            Ok(args) => places::put::<R, _>(place, function(request.clone(), R::unpack(args))),
+            Err(run) => run,
+        }
+    })
 }
 
-/// A closure that is given an [`Answer`] to send when it likes.
-pub(crate) struct OfLaterClosure<R, F> {
-    pub(crate) function: F,
-    pub(crate) rpc: PhantomData<fn() -> R>,
-}
-
-impl<R, F> Handler for OfLaterClosure<R, F>
+/// A closure that is given an [`Answer`] to send when it likes. Like an `async` handler it goes on after its round, and can be told of
+/// a cancellation.
+pub(crate) fn of_later_closure<R, F>(function: F) -> Handler
 where
     R: Rpc,
-    F: for<'a> Fn(&'a Request, R::Args<'a>, Answer<R>) + Send + Sync,
+    F: for<'a> Fn(&'a Request, R::Args<'a>, Answer<R>) + Send + Sync + 'static,
 {
-    fn kind(&self) -> ServeKind {
-        // Like an `async` handler it goes on after its round, and can be told of a cancellation.
-        ServeKind::Async
-    }
-
-    fn gives(&self) -> bool {
-        true
-    }
-
-    fn run(
-        &self,
-        request: &Request,
-        payload: &[u8],
-        answer: &mut Message,
-        _: &mut Option<Task>,
-    ) -> Run {
+    let mut handler = Handler::new(ServeKind::Async, move |request, payload, answer, _| {
         let args = match arguments::<R>(request, payload, answer) {
             Ok(args) => args,
             Err(run) => return run,
         };
         let given = Answer { request: Some(request.clone()), rpc: PhantomData };
-        unanswered::run(|| (self.function)(request, R::unpack(args), given));
+        unanswered::run(|| function(request, R::unpack(args), given));
         Run::Given
-    }
+    });
+    handler.gives = true;
+    handler
 }
 
 /// The right and duty to answer one request, from any thread. Dropped unsent, it tells the caller that no

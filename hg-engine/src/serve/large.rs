@@ -32,7 +32,7 @@ use crate::{
     large::{Claim, too_large},
     pending::PortRef,
     pool::{Announced, Pooled},
-    port::{Handler, Port, Task, no_message, run_caught},
+    port::{Handler, Port, Task, no_message},
     transfer::Moving,
     view::Fetch,
 };
@@ -80,7 +80,7 @@ type Refusal = (Status, String);
 /// Serves a request that lends memory: a task of its port.
 pub(crate) fn serve(
     port: &Arc<Port>,
-    handler: Arc<dyn Handler>,
+    handler: Handler,
     (origin, header): (hg_na::Peer, Header),
     arrived: Option<Instant>,
     payload: &[u8],
@@ -101,7 +101,7 @@ pub(crate) fn serve(
     let task = places::own(async move {
         let taken = match lent {
             Ok(lent) => {
-                let may_block = handler.kind() == ServeKind::Blocking;
+                let may_block = handler.kind == ServeKind::Blocking;
                 let taking = Taking { port: &port, request: &request, may_block, cancelled: token };
                 taking.all(lent).await
             }
@@ -254,17 +254,15 @@ fn refusal(error: TransferError) -> Refusal {
     }
 }
 
-async fn run(handler: Arc<dyn Handler>, request: Request, taken: Taken) -> Ended {
+async fn run(handler: Handler, request: Request, taken: Taken) -> Ended {
     let Taken { arguments: bytes, frozen, share, announced } = taken;
     let (port, due) = (Arc::clone(request.port()), request.due());
     let (mut answer, mut future) = (no_message(), None);
-    let run = if handler.kind() == ServeKind::Blocking {
+    let run = if handler.kind == ServeKind::Blocking {
         let owner = request.clone();
         let (pooled, job) = Pooled::new(move || {
             let mut answer = no_message();
-            let run = arriving(frozen, || {
-                run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut None)
-            });
+            let run = arriving(frozen, || handler.run(&request, &bytes, &mut answer, &mut None));
             (run, answer)
         });
         match announced {
@@ -277,13 +275,9 @@ async fn run(handler: Arc<dyn Handler>, request: Request, taken: Taken) -> Ended
         answer = made;
         run
     } else {
-        let run = || {
-            arriving(frozen, || {
-                run_caught(handler.as_ref(), &request, &bytes, &mut answer, &mut future)
-            })
-        };
+        let run = || arriving(frozen, || handler.run(&request, &bytes, &mut answer, &mut future));
         // As of short arguments: what is polled to its end in there never ends.
-        if port.runtime_for(handler.as_ref()).is_some() {
+        if port.runtime_for(&handler).is_some() {
             run()
         } else {
             in_handler(port.id, Inside::Plain, run)

@@ -29,7 +29,7 @@ use crate::{
     lock::Mutex,
     platform::Job,
     pool::{Announced, Origin},
-    port::{Due, Handler, Incoming, Port, Run, Task, ToClose, no_message, run_caught},
+    port::{Due, Handler, Incoming, Port, Run, Task, ToClose, no_message},
     spawn::Runtime,
 };
 
@@ -144,9 +144,9 @@ impl Drop for Guest {
 impl Port {
     /// Whether a handler is run by a runtime of the user's.
     #[inline]
-    pub(crate) fn runtime_for(&self, handler: &dyn Handler) -> Option<&Runtime> {
+    pub(crate) fn runtime_for(&self, handler: &Handler) -> Option<&Runtime> {
         let runtime = self.shared.settings.runtime.as_ref()?;
-        (handler.kind() == ServeKind::Async && !handler.gives()).then_some(runtime)
+        (handler.kind == ServeKind::Async && !handler.gives).then_some(runtime)
     }
 
     /// Has a runtime call an `async` handler and poll its future.
@@ -154,7 +154,7 @@ impl Port {
     pub(crate) fn spawn_handler(
         self: &Arc<Self>,
         runtime: &Runtime,
-        handler: Arc<dyn Handler>,
+        handler: Handler,
         incoming: Incoming,
         arrived: Option<Instant>,
     ) {
@@ -198,11 +198,11 @@ impl Port {
     }
 }
 
-async fn serve(handler: Arc<dyn Handler>, request: Request, incoming: Incoming) -> Ended {
+async fn serve(handler: Handler, request: Request, incoming: Incoming) -> Ended {
     let (mut answer, mut future) = (no_message(), None);
     let run = hg_bulk::reading(&incoming.message, || {
         let payload = incoming.payload();
-        run_caught(handler.as_ref(), &request, payload, &mut answer, &mut future)
+        handler.run(&request, payload, &mut answer, &mut future)
     });
     drop(incoming);
     places::finish((run, future), request.port(), &request.due(), answer).await
