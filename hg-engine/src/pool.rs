@@ -24,7 +24,6 @@ mod queues;
 
 use std::{
     fmt, io,
-    pin::Pin,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -426,60 +425,6 @@ impl Drop for Announced {
             state.queues.leave(self.origin, &ticket);
             self.pool.distribute(state);
         }
-    }
-}
-
-/// What a job gives, once it has ended; `None`: it was dropped.
-pub(crate) struct Pooled<T>(Arc<Mutex<Place<T>>>);
-
-struct Place<T> {
-    /// `None` before its end.
-    value: Option<Option<T>>,
-    waker: Option<Waker>,
-}
-
-/// What the job has of it.
-struct Giver<T>(Arc<Mutex<Place<T>>>);
-
-impl<T> Giver<T> {
-    fn give(&self, value: Option<T>) {
-        let mut place = self.0.lock();
-        place.value.get_or_insert(value);
-        let waker = place.waker.take();
-        drop(place);
-        waker.into_iter().for_each(Waker::wake);
-    }
-}
-
-impl<T> Drop for Giver<T> {
-    fn drop(&mut self) {
-        self.give(None);
-    }
-}
-
-impl<T: Send + 'static> Pooled<T> {
-    /// A job, and what it will give.
-    pub(crate) fn new(job: impl FnOnce() -> T + Send + 'static) -> (Self, Job) {
-        let shared = Arc::new(Mutex::new(Place { value: None, waker: None }));
-        let giver = Giver(Arc::clone(&shared));
-        let job = move || giver.give(Some(job()));
-        (Self(shared), Box::new(job))
-    }
-}
-
-impl<T> Future for Pooled<T> {
-    type Output = Option<T>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
-        let waker = context.waker().clone();
-        let mut place = self.0.lock();
-        if let Some(value) = place.value.take() {
-            return Poll::Ready(value);
-        }
-        let before = place.waker.replace(waker);
-        drop(place);
-        drop(before);
-        Poll::Pending
     }
 }
 

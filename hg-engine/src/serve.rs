@@ -28,10 +28,7 @@ use hg_na::{Completion, Message};
 
 pub use self::kinds::Answer;
 pub(crate) use self::kinds::{of_async_closure, of_closure, of_function, of_later_closure};
-use self::{
-    owed::Owed,
-    tasks::{Tasks, keep},
-};
+use self::tasks::{Tasks, keep};
 use crate::{
     contain::contain,
     inside::{Inside, in_handler},
@@ -335,21 +332,26 @@ impl Port {
         incoming: Incoming,
         arrived: Option<Instant>,
     ) {
-        self.state.lock().protocol.serves.keep_running(incoming.from, incoming.header.id);
-        let mut request = Request::new(Arc::clone(self));
-        request.reuse(incoming.from, &incoming.header, arrived);
-        request.make_cancellable(0);
-        let owed = Owed::new(request.clone());
         let origin = incoming.from;
-        let job = move || {
-            let mut answer = no_message();
-            let payload = incoming.payload();
-            let run = handler.run(&request, payload, &mut answer, &mut None);
-            owed.settle(run, answer);
-            // The last one, where the engine was closed meanwhile.
-            contain("a handler that was dropped", || drop(handler));
-        };
-        self.run_blocking(origin, Box::new(job));
+        let request = self.begin_apart(origin, &incoming.header, arrived);
+        let job = owed::job(handler, request, move |handler, request, answer| {
+            handler.run(request, incoming.payload(), answer, &mut None)
+        });
+        self.run_blocking(origin, job);
+    }
+
+    /// The request of a handler that goes on beyond its round, or runs elsewhere.
+    fn begin_apart(
+        self: &Arc<Self>,
+        origin: hg_na::Peer,
+        header: &Header,
+        arrived: Option<Instant>,
+    ) -> Request {
+        self.state.lock().protocol.serves.keep_running(origin, header.id);
+        let mut request = Request::new(Arc::clone(self));
+        request.reuse(origin, header, arrived);
+        request.make_cancellable(0);
+        request
     }
 
     #[cold]

@@ -326,20 +326,6 @@ fn a_forked_child_waits_for_no_lock_of_a_thread_that_it_lacks() {
 }
 
 #[test]
-fn a_value_comes_from_the_pool() {
-    let (_, pool) = pool(1);
-    let (mut pooled, job) = Pooled::new(|| 7);
-    let mut context = Context::from_waker(Waker::noop());
-    assert!(Pin::new(&mut pooled).poll(&mut context).is_pending());
-    pool.add(Origin::Engine, job);
-    until("it has run", || Pin::new(&mut pooled).poll(&mut context) == Poll::Ready(Some(7)));
-    let (mut pooled, job) = Pooled::<u64>::new(|| panic!("a job that panics"));
-    assert!(Pin::new(&mut pooled).poll(&mut context).is_pending());
-    pool.add(Origin::Engine, job);
-    until("it has ended", || Pin::new(&mut pooled).poll(&mut context) == Poll::Ready(None));
-}
-
-#[test]
 fn a_job_that_is_announced_is_brought_in_its_turn_and_not_once_the_pool_is_closed() {
     let (_, pool) = pool(3);
     let mut context = Context::from_waker(Waker::noop());
@@ -349,16 +335,16 @@ fn a_job_that_is_announced_is_brought_in_its_turn_and_not_once_the_pool_is_close
     jobs.add(&pool, 1);
     let second = pool.announce(peer(1));
     assert_eq!(second.poll(&mut context), Poll::Pending);
-    let (mut pooled, job) = Pooled::new(|| 7);
-    announced.bring(job);
-    until("it has run", || Pin::new(&mut pooled).poll(&mut context) == Poll::Ready(Some(7)));
+    let (says, heard) = mpsc::channel();
+    announced.bring(Box::new(move || says.send(7).unwrap()));
+    assert_eq!(hear(&heard), 7);
     jobs.ends(1);
     until("its turn has come", || second.poll(&mut context) == Poll::Ready(true));
     drop(second);
     let third = pool.announce(peer(1));
     pool.close();
-    let (mut pooled, job) = Pooled::new(|| 7);
-    third.bring(job);
-    assert_eq!(Pin::new(&mut pooled).poll(&mut context), Poll::Ready(None));
+    let (says, heard) = mpsc::channel();
+    third.bring(Box::new(move || says.send(7).unwrap()));
+    assert!(heard.recv().is_err(), "it was dropped");
     assert_eq!(pool.announce(peer(1)).poll(&mut context), Poll::Ready(false));
 }

@@ -5,7 +5,7 @@
 
 use std::{
     future::poll_fn,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
     time::{Duration, Instant},
@@ -13,7 +13,6 @@ use std::{
 
 use hg_bulk::{Descriptor, TransferError};
 use hg_core::{
-    cancel::CancelToken,
     error::Status,
     header::{Header, Kind},
     rpc::ServeKind,
@@ -21,7 +20,7 @@ use hg_core::{
 use hg_na::{Error, Frozen, SharedBytes, arriving};
 
 use super::{
-    owed::DROPPED,
+    owed::{self, DROPPED},
     places::{self, Ended},
 };
 use crate::{
@@ -31,8 +30,8 @@ use crate::{
     inside::{Inside, in_handler},
     large::{Claim, too_large},
     pending::PortRef,
-    pool::{Announced, Pooled},
-    port::{Handler, Port, Task, no_message},
+    pool::Announced,
+    port::{Handler, Port, Run, Task, no_message},
     transfer::Moving,
     view::Fetch,
 };
@@ -85,16 +84,7 @@ pub(crate) fn serve(
     arrived: Option<Instant>,
     payload: &[u8],
 ) -> (Request, Task) {
-    let token = match port.enter_state() {
-        Some(mut state) => {
-            state.protocol.serves.keep_running(origin, header.id);
-            state.protocol.serves.token(origin, header.id, false)
-        }
-        None => CancelToken::default(), // In a forked child nobody cancels.
-    };
-    let mut request = Request::new(Arc::clone(port));
-    request.reuse(origin, &header, arrived);
-    request.make_cancellable(0);
+    let request = port.begin_apart(origin, &header, arrived);
     let lent = Lent::read(&header, payload).map_err(|error| (Status::Decode, error.to_string()));
     let port = Arc::clone(port);
     let owner = request.clone();
@@ -102,8 +92,7 @@ pub(crate) fn serve(
         let taken = match lent {
             Ok(lent) => {
                 let may_block = handler.kind == ServeKind::Blocking;
-                let taking = Taking { port: &port, request: &request, may_block, cancelled: token };
-                taking.all(lent).await
+                Taking { port: &port, request: &request, may_block }.all(lent).await
             }
             Err(refusal) => Err(refusal),
         };
@@ -118,7 +107,10 @@ pub(crate) fn serve(
         }
         match taken {
             Ok(taken) => run(handler, request, taken).await,
-            Err((status, text)) => Ended::Answer(request.failure(status, &text)),
+            Err((status, text)) => {
+                let mut answer = no_message();
+                (request.fail(status, &text, &mut answer), answer)
+            }
         }
     });
     (owner, task)
@@ -130,7 +122,6 @@ struct Taking<'t> {
     request: &'t Request,
     /// The handler.
     may_block: bool,
-    cancelled: CancelToken,
 }
 
 impl Taking<'_> {
@@ -235,9 +226,9 @@ impl Taking<'_> {
         &self,
         mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Result<T, Refusal> {
-        let mut cancelled = self.cancelled.clone();
+        let mut cancelled = pin!(self.request.cancelled());
         poll_fn(|context| {
-            if Pin::new(&mut cancelled).poll(context).is_ready() {
+            if cancelled.as_mut().poll(context).is_ready() {
                 return Poll::Ready(Err((Status::Cancelled, String::new())));
             }
             Poll::Ready(Ok(ready!(poll(context))))
@@ -254,34 +245,29 @@ fn refusal(error: TransferError) -> Refusal {
     }
 }
 
+/// Runs a handler with what was taken. One that may block answers by itself.
 async fn run(handler: Handler, request: Request, taken: Taken) -> Ended {
     let Taken { arguments: bytes, frozen, share, announced } = taken;
     let (port, due) = (Arc::clone(request.port()), request.due());
     let (mut answer, mut future) = (no_message(), None);
-    let run = if handler.kind == ServeKind::Blocking {
-        let owner = request.clone();
-        let (pooled, job) = Pooled::new(move || {
-            let mut answer = no_message();
-            let run = arriving(frozen, || handler.run(&request, &bytes, &mut answer, &mut None));
-            (run, answer)
+    if handler.kind == ServeKind::Blocking {
+        let job = owed::job(handler, request, move |handler, request, answer| {
+            let run = arriving(frozen, || handler.run(request, &bytes, answer, &mut None));
+            drop(share);
+            run
         });
         match announced {
             Some(announced) => announced.bring(job),
             None => port.run_blocking(due.origin, job),
         }
-        let Some((run, made)) = pooled.await else {
-            return Ended::Answer(owner.failure(Status::Rejected, DROPPED));
-        };
-        answer = made;
-        run
+        return (Run::Given, answer);
+    }
+    let run = || arriving(frozen, || handler.run(&request, &bytes, &mut answer, &mut future));
+    // As of short arguments: what is polled to its end in there never ends.
+    let run = if port.runtime_for(&handler).is_some() {
+        run()
     } else {
-        let run = || arriving(frozen, || handler.run(&request, &bytes, &mut answer, &mut future));
-        // As of short arguments: what is polled to its end in there never ends.
-        if port.runtime_for(&handler).is_some() {
-            run()
-        } else {
-            in_handler(port.id, Inside::Plain, run)
-        }
+        in_handler(port.id, Inside::Plain, run)
     };
     let ended = places::finish((run, future), &port, &due, answer).await;
     drop(share);

@@ -3,7 +3,12 @@
 use hg_core::error::Status;
 use hg_na::Message;
 
-use crate::{Request, port::Run};
+use crate::{
+    Request,
+    contain::contain,
+    platform::Job,
+    port::{Handler, Run, no_message},
+};
 
 /// An answer that is owed. Dropped, it tells the caller that none was given.
 pub(crate) struct Owed(Option<Request>);
@@ -33,4 +38,20 @@ impl Drop for Owed {
             request.hand_in(request.failure(Status::Rejected, DROPPED));
         }
     }
+}
+
+/// What runs a handler that may block, and answers; dropped, it answers, too.
+pub(crate) fn job(
+    handler: Handler,
+    request: Request,
+    run: impl FnOnce(&Handler, &Request, &mut Message) -> Run + Send + 'static,
+) -> Job {
+    let owed = Owed::new(request.clone());
+    Box::new(move || {
+        let mut answer = no_message();
+        let run = run(&handler, &request, &mut answer);
+        owed.settle(run, answer);
+        // The last one, where the engine was closed meanwhile.
+        contain("a handler that was dropped", || drop(handler));
+    })
 }

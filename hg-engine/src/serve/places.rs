@@ -65,13 +65,8 @@ where
     Run::Later
 }
 
-/// What a future of the engine's own ends in.
-pub(crate) enum Ended {
-    /// The encoded answer; `None` when none is due.
-    Answer(Option<Message>),
-    /// Somebody has an [`Answer`](crate::Answer) to give.
-    Given,
-}
+/// What came of a handler, and its answer, if it has encoded one.
+pub(crate) type Ended = (Run, Message);
 
 /// A future of the engine's own.
 struct Own<F>(Pin<Box<F>>);
@@ -84,14 +79,9 @@ impl<F: Future<Output = Ended> + Send + 'static> Running for Own<F> {
         context: &mut Context<'_>,
         answer: &mut Message,
     ) -> Poll<Run> {
-        Poll::Ready(match ready!(self.0.as_mut().poll(context)) {
-            Ended::Answer(Some(message)) => {
-                *answer = message;
-                Run::Answered
-            }
-            Ended::Answer(None) => Run::Silent,
-            Ended::Given => Run::Given,
-        })
+        let run;
+        (run, *answer) = ready!(self.0.as_mut().poll(context));
+        Poll::Ready(run)
     }
 
     fn as_any(&mut self) -> &mut dyn Any {
@@ -116,11 +106,7 @@ pub(crate) async fn finish(
     {
         run = poll_fn(|context| task.poll(port, due, context, &mut answer)).await;
     }
-    match run {
-        Run::Answered => Ended::Answer(Some(answer)),
-        Run::Silent => Ended::Answer(None),
-        Run::Given | Run::Later => Ended::Given,
-    }
+    (run, answer)
 }
 
 /// Stands where a task was.

@@ -158,10 +158,7 @@ impl Port {
         incoming: Incoming,
         arrived: Option<Instant>,
     ) {
-        self.state.lock().protocol.serves.keep_running(incoming.from, incoming.header.id);
-        let mut request = Request::new(Arc::clone(self));
-        request.reuse(incoming.from, &incoming.header, arrived);
-        request.make_cancellable(0);
+        let request = self.begin_apart(incoming.from, &incoming.header, arrived);
         let task = places::own(serve(handler, request.clone(), incoming));
         self.spawn_task(runtime, request, task);
     }
