@@ -38,15 +38,7 @@ impl<'e> Transfer<'e> {
         local: RangeRef<'_>,
         far: RemoteRange,
     ) -> Self {
-        let made = match port.move_now(peer, direction, local, &far) {
-            Now::Over => {
-                far.give_back();
-                return Self(Moving::Done);
-            }
-            Now::Due => Ok(Made::Due),
-            Now::Refused(state) => port.post_transfer(state, peer, (direction, local, far)),
-            Now::Not => port.start_transfer(peer, direction, local, (far, true)),
-        };
+        let made = port.start_transfer(peer, direction, local, (far, true));
         Self(Moving::new(PortRef::Borrowed(port), made))
     }
 
@@ -176,17 +168,6 @@ fn forked() -> TransferError {
     TransferError::NotMade(hg_na::Error::Forked)
 }
 
-/// What came of moving the bytes of a transfer here and now.
-enum Now<'p> {
-    Over,
-    /// The same, and whoever waits for it is to make a round of progress.
-    Due,
-    /// It is well, and the transport is to be posted it: as the state was found.
-    Refused(MutexGuard<'p, State>),
-    /// It was not tried: it is of another kind, or something is wrong with it.
-    Not,
-}
-
 /// How a transfer begins.
 pub(crate) enum Made {
     /// It is under way.
@@ -200,67 +181,6 @@ pub(crate) enum Made {
 }
 
 impl Port {
-    /// Moves the bytes of a transfer of the common kind, between one region and one region, where that can be done here and now.
-    #[inline]
-    fn move_now(
-        &self,
-        peer: Peer,
-        direction: Direction,
-        local: RangeRef<'_>,
-        far: &RemoteRange,
-    ) -> Now<'_> {
-        let (memory, descriptor) = (local.memory(), far.descriptor());
-        let (needed, is_open) = match direction {
-            Direction::Get => (Rights::READ, memory.writable()),
-            Direction::Put => (Rights::WRITE, true),
-        };
-        let is_well = peer.port == self.id
-            && local.len() == far.len()
-            && !far.is_empty()
-            && memory.owner() == self.shared.id
-            && is_open
-            && descriptor.rights().contains(needed)
-            && self.shared.caps.one_sided
-            && local.regions().len() == 1
-            && descriptor.regions().len() == 1
-            && descriptor.is_reached_by(&self.scheme);
-        if !is_well {
-            return Now::Not;
-        }
-        match self.enter_state() {
-            Some(state) => self.begin_and_move(state, peer, direction, local, (far, true)),
-            None => Now::Not,
-        }
-    }
-
-    /// Begins a transfer under the state's lock, and moves its bytes without it; unless this thread could be held up by that, and
-    /// may not (`moving.rs`).
-    #[inline]
-    fn begin_and_move<'p>(
-        &'p self,
-        mut state: MutexGuard<'p, State>,
-        peer: Peer,
-        direction: Direction,
-        local: RangeRef<'_>,
-        (far, may_wait): (&RemoteRange, bool),
-    ) -> Now<'p> {
-        let is_driven_here = self.is_driven_here(&state);
-        let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
-        let how = (at_once, may_wait && !is_in_handler());
-        let begun = state.protocol.begin_transfer(peer.na, direction, local, far, how);
-        if matches!(begun, Begun::No | Begun::Later) {
-            return Now::Refused(state);
-        }
-        let is_due = is_driven_here && state.protocol.operations.is_round_due();
-        let now = if is_due { Now::Due } else { Now::Over };
-        let Begun::Ready(mover) = begun else { return now };
-        drop(state);
-        match mover.run() {
-            Ok(()) => now,
-            Err(_) => self.enter_state().map_or(Now::Not, Now::Refused), // Posting tells.
-        }
-    }
-
     /// Whether nobody but this thread makes progress: then nobody moves bytes while it goes on. A plain handler is told
     /// that it cannot wait, whatever it asked for.
     #[inline]
@@ -272,7 +192,9 @@ impl Port {
         }
     }
 
-    /// Starts a pull or a push.
+    /// Starts a pull or a push. Begins it under the state's lock, and moves its bytes without it, here and now; unless this thread
+    /// could be held up by that, and may not (`moving.rs`).
+    #[inline]
     pub(crate) fn start_transfer(
         &self,
         peer: Peer,
@@ -295,7 +217,22 @@ impl Port {
         if let (Direction::Get, Some(bytes)) = (direction, far.eager()) {
             return local.fill(bytes).map(|()| Made::Over).map_err(TransferError::from);
         }
-        self.move_or_start(peer, direction, local, (far, may_wait))
+        let mut state = self.enter_state().ok_or_else(forked)?;
+        let is_driven_here = self.is_driven_here(&state);
+        let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
+        let how = (at_once, may_wait && !is_in_handler());
+        let begun = state.protocol.begin_transfer(peer.na, direction, local, &far, how);
+        if !matches!(begun, Begun::No | Begun::Later) {
+            let is_due = is_driven_here && state.protocol.operations.is_round_due();
+            drop(state);
+            if begun.finish() {
+                far.give_back();
+                return Ok(if is_due { Made::Due } else { Made::Over });
+            }
+            state = self.enter_state().ok_or_else(forked)?; // Posting tells.
+        }
+        let near = Near::of(direction, local.to_range());
+        self.start(state, peer, (near, far, Limits::of(self.shared.caps.max_transfer)))
     }
 
     /// Gets bytes here and now into memory that is not registered; `None`: it was not done, and the long way tells why.
@@ -336,35 +273,6 @@ impl Port {
         let near = Near::View(far.len());
         let state = self.enter_state();
         self.start(state.ok_or_else(forked)?, peer, (near, far, Limits::whole()))
-    }
-
-    /// Moves the bytes here and now, or has the transport move them.
-    fn move_or_start(
-        &self,
-        peer: Peer,
-        direction: Direction,
-        local: RangeRef<'_>,
-        (far, may_wait): (RemoteRange, bool),
-    ) -> Result<Made, TransferError> {
-        let state = self.enter_state().ok_or_else(forked)?;
-        match self.begin_and_move(state, peer, direction, local, (&far, may_wait)) {
-            Now::Over => Ok(Made::Over),
-            Now::Due => Ok(Made::Due),
-            Now::Refused(state) => self.post_transfer(state, peer, (direction, local, far)),
-            Now::Not => Err(forked()),
-        }
-    }
-
-    /// Has the transport move the bytes.
-    fn post_transfer(
-        &self,
-        state: MutexGuard<'_, State>,
-        peer: Peer,
-        (direction, local, far): (Direction, RangeRef<'_>, RemoteRange),
-    ) -> Result<Made, TransferError> {
-        let near = Near::of(direction, local.to_range());
-        let limits = Limits::of(self.shared.caps.max_transfer);
-        self.start(state, peer, (near, far, limits))
     }
 
     fn start(
