@@ -11,6 +11,7 @@ use crate::measure;
 use crate::pair::{self, Cores};
 use crate::product::{crowd, target};
 use crate::progress::Progress;
+use crate::raw::ending;
 use crate::report::{self, Figure};
 use crate::{
     bandwidth, faults, first, frozen, held, hung, idle, instructions, invoke, memory, rate,
@@ -141,6 +142,9 @@ pub(crate) fn run() -> Result<ExitCode, Error> {
     if cfg!(debug_assertions) && arguments.command.measures() {
         Progress::new()
             .note("this is a debug build: its figures mean nothing; build with --release");
+    }
+    if arguments.command.measures() {
+        ending::say_so()?;
     }
     measured(arguments).map(|()| ExitCode::SUCCESS)
 }

@@ -41,7 +41,10 @@ mod process;
 mod product;
 mod progress;
 mod rate;
-#[expect(unsafe_code, reason = "shared mapping, futex, descriptors received, memory at a page")]
+#[expect(
+    unsafe_code,
+    reason = "shared mapping, futex, descriptors received, memory at a page, a handler of signals"
+)]
 mod raw;
 mod report;
 mod routing;

@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::Command;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
+use watchdog::Watchdog;
 
 use common::{Killed, ended, hg_perf, lines, number, text};
 
@@ -211,4 +214,18 @@ fn names(lines: &[Value]) -> BTreeSet<&str> {
 fn find<'a>(lines: &'a [Value], key: &str, value: &str) -> &'a Value {
     let found = lines.iter().find(|line| line[key] == value);
     found.unwrap_or_else(|| panic!("no line whose {key} is {value}: {lines:?}"))
+}
+
+#[test]
+fn who_ends_a_run_by_a_signal_is_told_that_there_are_no_figures() {
+    let _watchdog = Watchdog::start();
+    let mut run = Killed(hg_perf(&["hung", "--peers", "1", "--repetitions", "1000000"]));
+    let mut said = BufReader::new(run.0.stderr.take().expect("it is piped")).lines();
+    let begun = said.find(|line| line.as_ref().is_ok_and(|line| line.contains("1 hang")));
+    assert!(begun.is_some());
+    let process = Pid::from_raw(run.0.id().try_into().expect("a process id"));
+    kill(process, Signal::SIGTERM).expect("it runs");
+    let last = said.last().expect("it says something").expect("text");
+    assert_eq!(run.0.wait().expect("nobody else waits for it").code(), Some(143));
+    assert_eq!(last, "hg-perf: ended by a signal before the figures, which come at the end alone");
 }
