@@ -168,11 +168,6 @@ impl<'p> Idle<'p> {
     pub(crate) fn takes_long(&self) -> bool {
         self.rounds == ROUNDS_OF_A_SHORT_CALL
     }
-
-    pub(crate) fn out_of_time(&self, limit: Option<Instant>) -> bool {
-        self.rounds.is_multiple_of(ROUNDS_PER_LOOK)
-            && limit.is_some_and(|limit| limit <= self.platform.now())
-    }
 }
 
 #[cfg(test)]

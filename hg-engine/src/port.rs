@@ -105,9 +105,9 @@ impl Shared {
         }
     }
 
-    /// The handlers, as they are now; `None`: all were closed.
-    pub(crate) fn handlers(&self) -> Option<Arc<Registry<Handler>>> {
-        self.handlers.read().clone()
+    /// The handlers, as they are now; none once all ports were closed.
+    pub(crate) fn handlers(&self) -> Arc<Registry<Handler>> {
+        self.handlers.read().clone().unwrap_or_default()
     }
 
     /// Which version of them that is.

@@ -77,8 +77,9 @@ impl Port {
     #[inline(always)]
     pub(crate) fn try_role(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
         let mut state = self.enter_at_rest()?;
-        let work = state.take_work(self.shared.platform.as_ref(), false)?;
-        self.begin_driving(Role::new(self, work), state)
+        let is_contended = state.followers.any();
+        let role = Role::new(self, state.take_work(self.shared.platform.as_ref(), false)?);
+        if is_contended { self.begin_driving(role, state) } else { Some((role, state)) }
     }
 
     /// Whoever makes progress for others has taken the role: they are told of what it finds.
@@ -208,7 +209,7 @@ impl Port {
         id: OperationId,
         outcome: &mut Option<Outcome>,
     ) {
-        self.drive(&mut role, state, None, &mut OutcomeOf { id, outcome, waits: true });
+        self.drive(&mut role, state, &mut OutcomeOf { id, outcome, waits: true });
     }
 
     #[cold]
@@ -262,17 +263,16 @@ impl Port {
         is_settled
     }
 
-    /// Makes progress until `look` finds something, or `limit` has passed.
+    /// Makes progress until `look` finds something.
     #[inline]
     pub(crate) fn drive<'p, L: Look>(
         self: &'p Arc<Self>,
         role: &mut Role<'p>,
         state: MutexGuard<'p, State>,
-        limit: Option<Instant>,
         look: &mut L,
     ) -> Option<L::Found> {
         let (moved, found) = self.round(role, state, look);
-        if found.is_some() { found } else { self.drive_on(role, limit, moved, look) }
+        if found.is_some() { found } else { self.drive_on(role, moved, look) }
     }
 
     /// The rounds after the first one.
@@ -280,7 +280,6 @@ impl Port {
     fn drive_on<'p, T>(
         self: &'p Arc<Self>,
         role: &mut Role<'p>,
-        limit: Option<Instant>,
         mut moved: bool,
         look: &mut dyn Look<Found = T>,
     ) -> Option<T> {
@@ -293,29 +292,22 @@ impl Port {
             if is_over {
                 return None;
             }
-            let mut last = false;
             if idle.may_poll_on(moved) {
-                if idle.out_of_time(limit) {
-                    return None;
-                }
                 if idle.takes_long() {
                     role.work().end_patience(self);
                 }
                 idle.relax();
             } else {
-                if let Err(error) = self.sleep(role.work(), limit, Sleep::Whole) {
+                if let Err(error) = self.sleep(role.work(), None, Sleep::Whole) {
                     tracing::error!(%error, "sleeping failed");
                     return None;
                 }
                 idle.has_slept();
-                last = limit.is_some_and(|limit| limit <= platform.now());
             }
             let found;
             (moved, found) = self.step(role, self.enter_at_rest()?, look);
-            if found.is_some() || last {
-                if found.is_some() {
-                    idle.has_found();
-                }
+            if found.is_some() {
+                idle.has_found();
                 return found;
             }
         }
@@ -459,7 +451,7 @@ impl Port {
                     ends.then_some(())
                 };
                 while let Some((mut role, state)) = self.wait_for_role(None) {
-                    let found = self.drive(&mut role, state, None, &mut Patient(&mut interrupted));
+                    let found = self.drive(&mut role, state, &mut Patient(&mut interrupted));
                     if found.is_some() || !role.is_lost() {
                         break;
                     }

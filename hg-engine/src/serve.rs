@@ -42,7 +42,7 @@ use crate::{
 /// The handlers of one port, and their futures.
 pub(crate) struct Server {
     /// `None` before the first request, and once the port is closed.
-    handlers: Option<Arc<Registry<Handler>>>,
+    handlers: Arc<Registry<Handler>>,
     handlers_version: usize,
     /// The RPC that was served last, and where its handler is.
     last_rpc: Option<(RpcId, usize)>,
@@ -66,7 +66,7 @@ struct Starts {
 impl Server {
     pub(crate) fn new() -> Self {
         Self {
-            handlers: None,
+            handlers: Arc::default(),
             handlers_version: usize::MAX,
             last_rpc: None,
             tasks: Tasks::default(),
@@ -80,7 +80,7 @@ impl Server {
     fn refresh_handlers(&mut self, port: &Port, version: usize) {
         let before = std::mem::replace(&mut self.handlers, port.shared.handlers());
         // Not under that lock: with it may go what users have deregistered.
-        in_handler(port.id, Inside::Async, || before.into_iter().for_each(drop_handlers));
+        in_handler(port.id, Inside::Async, || drop_handlers(before));
         self.handlers_version = version;
         self.last_rpc = None;
         drop(std::mem::take(&mut self.starts.spares));
@@ -100,7 +100,6 @@ impl Service for Server {
             self.refresh_handlers(port, version);
         }
         let Self { handlers, last_rpc, request, answer, tasks, starts, .. } = self;
-        let handlers = handlers.as_ref()?;
         let Some(place) = place_of(header.rpc, handlers, last_rpc) else {
             port.refuse_unknown(origin, header, handlers.signature_of_name(header.rpc));
             return None;
@@ -175,12 +174,13 @@ impl Service for Server {
         let request = self.request.take();
         let tasks = self.tasks.take();
         let places = std::mem::take(&mut self.starts.spares);
-        let handlers = self.handlers.take();
+        let handlers = std::mem::take(&mut self.handlers);
+        self.last_rpc = None;
         Box::new(move || {
             contain("a request that was dropped", || drop(request));
             tasks.end();
             contain("a place of a handler's futures", || drop(places));
-            handlers.into_iter().for_each(drop_handlers);
+            drop_handlers(handlers);
         })
     }
 }

@@ -124,7 +124,7 @@ impl Port {
             if is_stuck && let Some((mut role, state)) = self.try_role() {
                 let has_ended = || ended.load(Ordering::Relaxed) != now;
                 let mut look = |_: &mut _| has_ended().then_some(());
-                self.drive(&mut role, state, None, &mut look);
+                self.drive(&mut role, state, &mut look);
             }
         }
     }

@@ -105,7 +105,8 @@ impl Port {
                 let found = look.look(&mut state);
                 drop(state);
                 let locked = work.service.serve_one(self, &ticket, &mut work.request);
-                return (true, self.end_serving(role, locked, found, look).1);
+                self.end_serving(role, locked, found.is_some(), look);
+                return (true, found);
             }
         }
         let mut moved = self.progress_transport(&mut state, work);
@@ -143,7 +144,7 @@ impl Port {
         let Work { service, requests, done, .. } = work;
         let locked = service.serve(self, requests, done);
         done.clear();
-        let (has_moved, found) = self.end_serving(role, locked, found, look);
+        let has_moved = self.end_serving(role, locked, found.is_some(), look);
         (moved | has_moved, found)
     }
 
@@ -153,35 +154,25 @@ impl Port {
         self: &'p Arc<Self>,
         role: &mut Role<'p>,
         mut locked: Option<MutexGuard<'p, State>>,
-        found: Option<L::Found>,
+        is_last: bool,
         look: &mut L,
-    ) -> (bool, Option<L::Found>) {
+    ) -> bool {
         let work = role.work();
         let is_ready = work.is_ready();
         if is_ready {
             locked = None;
             work.service.poll_ready(self, &mut work.answers);
         }
-        let has_moves = self.has_moves(&mut locked);
-        if has_moves {
-            locked = None;
-            self.move_piece(role, |transfer| found.is_none() && look.may_wait(self, transfer));
+        let Some(state) = locked.or_else(|| self.enter_state()) else { return is_ready };
+        if state.protocol.operations.has_moves() {
+            drop(state);
+            self.move_piece(role, |transfer| !is_last && look.may_wait(self, transfer));
+            return true;
         }
-        if found.is_some()
-            && let Some(state) = locked
-            && state.is_open()
-        {
+        if is_last && state.is_open() {
             role.give_back(state);
         }
-        (is_ready | has_moves, found)
-    }
-
-    /// Whether handlers have left pieces to be moved.
-    #[inline]
-    fn has_moves<'p>(&'p self, locked: &mut Option<MutexGuard<'p, State>>) -> bool {
-        let state = locked.take().or_else(|| self.enter_state());
-        *locked = state;
-        locked.as_ref().is_some_and(|it| it.protocol.operations.has_moves())
+        is_ready
     }
 
     /// The holder's last round leaves nothing but wakers to be woken: whoever is woken finds the role free.
