@@ -41,7 +41,7 @@ use crate::{
 
 /// The handlers of one port, and their futures.
 pub(crate) struct Server {
-    /// `None` before the first request, and once the port is closed.
+    /// None before the first request, and once the port is closed.
     handlers: Arc<Registry<Handler>>,
     handlers_version: usize,
     /// The RPC that was served last, and where its handler is.
