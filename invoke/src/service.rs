@@ -1,57 +1,61 @@
 //! Service threads: the library's own, which run what others call. How one serves: [`Worker::serve`](crate::Worker).
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU8, Ordering},
-    },
+    sync::{Arc, OnceLock},
     thread::{self, JoinHandle},
+    time::Instant,
 };
 
 use hg_channel::Near;
 
 use crate::Error;
 
-/// The service threads of a process. They end when this is dropped, by the last worker.
+/// The service threads of a process. They end with the last worker, which has this.
 #[derive(Debug)]
 pub(crate) struct Services {
     stage: Arc<Stage>,
-    has_finished: AtomicBool,
     near: Arc<Near>,
-    threads: Vec<(u32, JoinHandle<()>)>,
+    /// Each says at its end whether all that was called there has left.
+    threads: Vec<(u32, JoinHandle<bool>)>,
 }
 
-/// How far the workers of the process are.
+/// How far the workers of the process are: one of them is there, at least, until this says how the last one has ended.
 #[derive(Debug, Default)]
-pub(crate) struct Stage(AtomicU8);
+pub(crate) struct Stage(OnceLock<End>);
 
-const WORKING: u8 = 0;
-const FINISHED: u8 = 1;
-const DROPPED: u8 = 2;
+#[derive(Debug)]
+enum End {
+    /// What service threads have called leaves before they end, or until then.
+    Finished(Option<Instant>),
+    /// It does not: a drop waits for nobody.
+    Dropped,
+}
 
 impl Stage {
-    /// One of them is there, at least.
     pub(crate) fn is_working(&self) -> bool {
-        self.0.load(Ordering::Acquire) == WORKING
+        self.0.get().is_none()
     }
 
-    /// None is, and none has finished: what has not left is dropped.
-    pub(crate) fn is_dropped(&self) -> bool {
-        self.0.load(Ordering::Acquire) == DROPPED
+    /// What has not left by now is dropped.
+    pub(crate) fn is_over(&self) -> bool {
+        match self.0.get() {
+            None | Some(End::Finished(None)) => false,
+            Some(End::Finished(Some(end))) => *end <= Instant::now(),
+            Some(End::Dropped) => true,
+        }
     }
 }
 
 impl Services {
     pub(crate) fn new(near: &Arc<Near>) -> Self {
-        let (stage, has_finished) = Default::default();
-        Self { stage, has_finished, near: Arc::clone(near), threads: Vec::new() }
+        Self { stage: Arc::default(), near: Arc::clone(near), threads: Vec::new() }
     }
 
     /// Starts one, which has this number.
     pub(crate) fn start(
         &mut self,
         end: u32,
-        serve: impl FnOnce(&Stage) + Send + 'static,
+        serve: impl FnOnce(&Stage) -> bool + Send + 'static,
     ) -> Result<(), Error> {
         let stage = Arc::clone(&self.stage);
         let thread = thread::Builder::new().name("hg-invoke-service".to_owned());
@@ -61,21 +65,23 @@ impl Services {
         Ok(())
     }
 
-    /// What they have called leaves before they end.
-    pub(crate) fn finish(&self) {
-        // Relaxed: whoever drops the last handle sees it by the handle's count.
-        self.has_finished.store(true, Ordering::Relaxed);
+    /// Ends them once what they have called has left, or `until` then; whether it has.
+    pub(crate) fn finish(mut self, until: Option<Instant>) -> bool {
+        self.end(End::Finished(until))
+    }
+
+    fn end(&mut self, how: End) -> bool {
+        // Whoever has finished them has joined them, too.
+        let _ = self.stage.0.set(how);
+        self.threads.iter().for_each(|(end, _)| self.near.wake(*end));
+        // Panics of functions are caught where they run.
+        let ended = self.threads.drain(..).map(|(_, thread)| thread.join().unwrap_or(false));
+        ended.fold(true, |all, one| all & one)
     }
 }
 
 impl Drop for Services {
     fn drop(&mut self) {
-        let has_finished = self.has_finished.load(Ordering::Relaxed);
-        self.stage.0.store(if has_finished { FINISHED } else { DROPPED }, Ordering::Release);
-        self.threads.iter().for_each(|(end, _)| self.near.wake(*end));
-        for (_, thread) in self.threads.drain(..) {
-            // Panics of functions are caught where they run.
-            let _ = thread.join();
-        }
+        self.end(End::Dropped);
     }
 }

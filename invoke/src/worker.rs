@@ -56,7 +56,7 @@ pub(crate) struct Common {
     pub(crate) shape: Shape,
     /// Of each end, the number of its NUMA node.
     pub(crate) nodes: Vec<Option<u32>>,
-    /// Those of this machine on which the process may run.
+    /// Those of this machine on which the process may run; none where they were not asked for.
     pub(crate) nodes_here: Vec<Node>,
     pub(crate) domain: Arc<dyn Domain>,
 }
@@ -159,7 +159,7 @@ impl Worker {
         }
     }
 
-    /// The last of those with these lets them go.
+    /// The last of those with these ends them.
     pub(crate) fn with_services(mut self, services: &Arc<Services>) -> Self {
         self.services = Some(Arc::clone(services));
         self
@@ -190,10 +190,10 @@ impl Worker {
     }
 
     /// The NUMA node of a thread of the job, by its number there. None where [`Fabric::numa`](crate::Fabric::numa) was not asked for, or its
-    /// system tells of no nodes, or there is no such thread.
+    /// system tells of no nodes, or there is no such thread; [`Place::any_of`] names no thread.
     #[must_use]
     pub fn numa_node(&self, of: Place) -> Option<u32> {
-        let end = self.end_of(of).ok()?;
+        let end = self.end_of_thread(of).ok()?;
         *self.common.nodes.get(end as usize)?
     }
 
@@ -243,6 +243,8 @@ impl Worker {
         let mut moved = advanced.map_err(|error| Error::Setup(error.to_string()))?;
         // Whoever spins finds what comes the sooner, the shorter a round without anything is.
         if !moved && batch.is_empty() && port.is_idle() && !self.has_to_move() {
+            // And the less the processor has read ahead, which it throws away when something comes.
+            std::hint::spin_loop();
             return Ok(false);
         }
         drop(port);
@@ -273,16 +275,13 @@ impl Worker {
         Ok(moved)
     }
 
-    /// Sends everything that was called, and lets go. Who still waits for calls of others does so before ([`Worker::quiesce`]).
+    /// Sends everything that was called, and lets go. Who still waits for calls of others does so before ([`Worker::quiesce`]). With the last worker of
+    /// a process its service threads end; what they have called leaves first.
     ///
     /// # Errors
     /// As [`Worker::progress`].
     pub fn finish(self) -> Result<(), Error> {
-        self.wait_until(|| self.has_left().then_some(Ok(())))?;
-        if let Some(services) = &self.services {
-            services.finish();
-        }
-        Ok(())
+        self.finish_until(None).map(|_| ())
     }
 
     /// The same, and lets go after `most` whatever is left: somebody who takes nothing keeps nobody here. Says whether everything was sent.
@@ -290,10 +289,22 @@ impl Worker {
     /// # Errors
     /// As [`Worker::progress`].
     pub fn finish_within(self, most: Duration) -> Result<bool, Error> {
-        let since = Instant::now();
+        self.finish_until(Instant::now().checked_add(most))
+    }
+
+    fn finish_until(mut self, end: Option<Instant>) -> Result<bool, Error> {
+        let has_left = self.leave_or(|| end.is_some_and(|end| end <= Instant::now()))?;
+        let services = self.services.take();
+        drop(self);
+        let last = services.and_then(Arc::into_inner);
+        Ok(last.is_none_or(|services| services.finish(end)) && has_left)
+    }
+
+    /// Makes progress until everything that was called has left, or it is `over`; says which.
+    fn leave_or(&self, is_over: impl Fn() -> bool) -> Result<bool, Error> {
         self.wait_until(|| {
             let has_left = self.has_left();
-            (has_left || since.elapsed() >= most).then_some(Ok(has_left))
+            (has_left || is_over()).then_some(Ok(has_left))
         })
     }
 

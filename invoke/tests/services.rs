@@ -5,7 +5,10 @@
 #[macro_use]
 mod common;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
 
 use common::run;
 use hg_invoke::{Error, Fabric, How, Place, Request, Synchronizer, rpc};
@@ -42,8 +45,24 @@ fn spread(here: &Request, test: u8, depth: u32) -> u32 {
     depth
 }
 
+/// Calls a worker more often than there is room on the way to it.
+#[rpc(crate = hg_invoke)]
+fn flood(here: &Request, test: u8, to: Place) {
+    for _ in 0..FLOOD {
+        here.call(to, count_long, (test, &[0; 4000])).unwrap();
+    }
+}
+
+#[rpc(crate = hg_invoke)]
+fn count_long(test: u8, bytes: &[u8]) {
+    runs(test).fetch_add(u64::from(bytes.len() == 4000), Ordering::SeqCst);
+}
+
+const FLOOD: u64 = 300;
+
 fn fabric() -> Fabric {
     let fabric = Fabric::new().services(2).register(who).unwrap();
+    let fabric = fabric.register(flood).unwrap().register(count_long).unwrap();
     fabric.register(count).unwrap().register(spread).unwrap()
 }
 
@@ -55,6 +74,7 @@ fn not_interrupted(url: &str) {
         if me == (Place { process: 0, thread: 0 }) {
             let mut seen = [false; 2];
             for _ in 0..50 {
+                assert_eq!(worker.numa_node(Place::any_of(1)), None, "a question moves no turn");
                 let result = worker.call_return(Place::any_of(1), who, ()).unwrap();
                 let (place, is_service) = result.wait(&worker).unwrap();
                 assert!(place.process == 1 && is_service, "{place}");
@@ -148,7 +168,51 @@ fn gone(url: &str) {
     }
 }
 
+/// Somebody takes nothing of what a service thread calls. Whoever is dropped does not wait for that, though another one has finished;
+/// nor does who finishes within a time, beyond that; who finishes waits.
+fn ends(url: &str) {
+    let test = u8::try_from(url.len()).unwrap() + 2;
+    for way in 0..3 {
+        runs(test).store(0, Ordering::SeqCst);
+        let (has_finished, has_ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        run(url, (2, 2), &fabric(), |worker| {
+            let until = |flag: &AtomicBool| {
+                while !flag.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+            };
+            let calls = || runs(test).load(Ordering::SeqCst);
+            match (worker.place().process, worker.place().thread) {
+                (0, 0) => {
+                    let to = Place { process: 1, thread: 0 };
+                    let flooded = worker.call_return(Place::any_of(0), flood, (test, to)).unwrap();
+                    flooded.wait(&worker).unwrap();
+                    worker.finish().unwrap();
+                    has_finished.store(true, Ordering::SeqCst);
+                }
+                (0, _) => {
+                    until(&has_finished);
+                    match way {
+                        0 => drop(worker),
+                        1 => assert!(!worker.finish_within(Duration::from_millis(1)).unwrap()),
+                        _ => worker.finish().unwrap(),
+                    }
+                    has_ended.store(true, Ordering::SeqCst);
+                }
+                // Takes nothing of what is called until the others have ended, or one of them waits for that.
+                (_, 0) if way < 2 => until(&has_ended),
+                (_, 0) => {
+                    until(&has_finished);
+                    worker.wait_until(|| (calls() == FLOOD).then_some(Ok(()))).unwrap();
+                }
+                _ => {}
+            }
+        });
+    }
+}
+
 over_each_transport! {
+    dropping_the_last_worker_waits_for_nobody_and_finishing_it_does => ends,
     service_threads_run_what_is_called_while_workers_do_something_else => not_interrupted,
     barriers_end_after_what_service_threads_have_called => barriers,
     broadcasts_run_at_service_threads_too => broadcasts,
@@ -175,6 +239,14 @@ fn nodes(url: &str) {
         worker.quiesce().unwrap();
         worker.finish().unwrap();
     });
+}
+
+#[test]
+fn a_node_that_was_not_asked_for_is_refused() {
+    let group = common::Meeting::default();
+    let workers = Fabric::new().open(&common::Process(0, 1, &group), "sm://").unwrap();
+    let refused = workers[0].allocate_on(0, 1).unwrap_err().to_string();
+    assert_eq!(refused, "no NUMA nodes are known: Fabric::numa asks for them");
 }
 
 #[test]

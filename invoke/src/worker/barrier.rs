@@ -64,8 +64,9 @@ impl Worker {
         })
     }
 
-    /// Of a service thread: runs what others call as long as there are workers, and enters each barrier with the first of them.
-    pub(crate) fn serve(self, stage: &Stage) {
+    /// Of a service thread: runs what others call as long as there are workers, and enters each barrier with the first of them. Whether
+    /// all that was called here has left at the end.
+    pub(crate) fn serve(self, stage: &Stage) -> bool {
         // It was possible a moment ago; elsewhere it serves as well.
         let _ = self.bind();
         let served = self.wait_until(|| {
@@ -75,9 +76,7 @@ impl Worker {
             (!stage.is_working()).then_some(Ok(()))
         });
         // A transport that is of no use any more: whoever calls this thread hears that it is gone.
-        if served.is_ok() {
-            let _ = self.wait_until(|| (self.has_left() || stage.is_dropped()).then_some(Ok(())));
-        }
+        served.is_ok() && self.leave_or(|| stage.is_over()).unwrap_or(false)
     }
 
     /// The barrier's own messages are no calls, and are not counted.

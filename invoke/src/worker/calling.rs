@@ -187,18 +187,24 @@ impl Worker {
         }
     }
 
+    /// The end that is called by this name. [`Place::any_of`] is another one each time.
     #[inline]
     pub(super) fn end_of(&self, place: Place) -> Result<u32, Error> {
+        if place.thread == ANY && place.process < self.processes() {
+            let first = place.process * self.common.shape.threads();
+            return Ok(first + self.least_busy(first));
+        }
+        self.end_of_thread(place)
+    }
+
+    /// The end of a thread that has a name of its own.
+    #[inline]
+    pub(super) fn end_of_thread(&self, place: Place) -> Result<u32, Error> {
         let threads = self.common.shape.threads();
-        if place.process >= self.processes() {
+        if place.process >= self.processes() || place.thread >= threads {
             return Err(Error::NoSuchPlace(place));
         }
-        let first = place.process * threads;
-        match place.thread {
-            ANY => Ok(first + self.least_busy(first)),
-            thread if thread < threads => Ok(first + thread),
-            _ => Err(Error::NoSuchPlace(place)),
-        }
+        Ok(place.process * threads + place.thread)
     }
 
     /// Of the service threads of a process, or of its workers where there are none, the one with the least to do; when all are gone, one of them.

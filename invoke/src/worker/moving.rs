@@ -105,10 +105,14 @@ impl Worker {
     /// may be such that was used before, and lie where it was.
     ///
     /// # Errors
-    /// As [`Worker::allocate`]; [`Error::Setup`]: this process may not run on that node, or there is none.
+    /// As [`Worker::allocate`]; [`Error::Setup`]: this process may not run on that node, there is none, or
+    /// [`Fabric::numa`](crate::Fabric::numa) was not asked for.
     pub fn allocate_on(&self, node: u32, bytes: usize) -> Result<Buffer, Error> {
         let found = self.common.nodes_here.iter().find(|it| it.number == node);
-        let none = || Error::Setup(format!("this process may not run on NUMA node {node}"));
+        let none = || match self.numa_node(self.place()) {
+            Some(_) => Error::Setup(format!("this process may not run on NUMA node {node}")),
+            None => Error::Setup("no NUMA nodes are known: Fabric::numa asks for them".to_owned()),
+        };
         found.ok_or_else(none)?.run(|| self.allocate(bytes)).map_err(Error::of_node)?
     }
 

@@ -1,0 +1,179 @@
+//! Real processes with service threads, one of which is killed in the middle of calls: the others' workers and service threads hear of it, and
+//! go on calling one another.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+#![expect(clippy::print_stdout, reason = "a process tells its parent")]
+
+#[expect(unused_macros, reason = "shared with other tests, which run threads")]
+#[expect(dead_code, reason = "likewise")]
+mod common;
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use hg_invoke::{Error, Fabric, Failed, Group, Place, Request, Worker, rpc};
+use watchdog::Watchdog;
+
+const PROCESSES: u32 = 3;
+const DEAD: u32 = 1;
+
+/// Is run by a service thread, which calls those of all processes.
+#[rpc(crate = hg_invoke)]
+fn spread(here: &Request, depth: u32) -> (Place, bool) {
+    if depth > 0 {
+        for process in 0..PROCESSES {
+            // Of one that is gone by now nothing is expected.
+            let _ = here.call(Place::any_of(process), spread, (depth - 1,));
+        }
+    }
+    (here.place(), here.is_service())
+}
+
+/// A process among others, whose parent tells each what all have said.
+struct Piped(u32);
+
+impl Group for Piped {
+    fn rank(&self) -> u32 {
+        self.0
+    }
+
+    fn size(&self) -> u32 {
+        PROCESSES
+    }
+
+    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        let hex: String = own.iter().map(|byte| format!("{byte:02x}")).collect();
+        println!("\nown {hex}");
+        let mut all = Vec::new();
+        for word in next_line().split_whitespace() {
+            let byte = |at| u8::from_str_radix(&word[at..at + 2], 16).unwrap();
+            all.push((0..word.len()).step_by(2).map(byte).collect());
+        }
+        Ok(all)
+    }
+}
+
+/// What the parent says next.
+fn next_line() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line
+}
+
+/// Asks a service thread of a process.
+fn ask(worker: &Worker, process: u32, depth: u32) -> Result<(Place, bool), Error> {
+    let asked = worker.call_return(Place::any_of(process), spread, (depth,))?;
+    asked.wait(worker).map_err(|failed| match failed {
+        Failed::Call(error) => error,
+        Failed::Function(never) => panic!("{never:?}"),
+    })
+}
+
+/// What each process does that the tests start.
+#[test]
+fn process() {
+    let Ok(words) = std::env::var("HG_INVOKE_PROCESS") else { return };
+    let (rank, url) = words.split_once(' ').unwrap();
+    let rank: u32 = rank.parse().unwrap();
+    let fabric = Fabric::new().services(2).register(spread).unwrap();
+    let worker = fabric.open(&Piped(rank), url).unwrap().remove(0);
+    // All that are beside one another in the barrier are connected by it.
+    worker.quiesce().unwrap();
+    let mut asked = 0;
+    let error = loop {
+        match ask(&worker, asked % PROCESSES, 2) {
+            Ok(answer) => assert_eq!((answer.0.process, answer.1), (asked % PROCESSES, true)),
+            Err(error) => break error,
+        }
+        asked += 1;
+        if asked == 30 {
+            println!("\nbusy");
+        }
+    };
+    assert!(matches!(error, Error::Gone { process: DEAD, .. }), "{error}");
+    let barrier = worker.quiesce().unwrap_err();
+    assert!(matches!(barrier, Error::Gone { process: DEAD, .. }), "{barrier}");
+    let refused = ask(&worker, DEAD, 0).unwrap_err();
+    assert!(matches!(refused, Error::Gone { process: DEAD, .. }), "{refused}");
+    // Service threads go on, here and there; those that are asked call the dead one, and are none the worse.
+    let (other, mut seen) = (2 - rank, [false; 2]);
+    for _ in 0..20 {
+        let (place, is_service) = ask(&worker, other, 1).unwrap();
+        assert!(place.process == other && is_service, "{place}");
+        seen[place.thread as usize - 1] = true;
+    }
+    assert_eq!(seen, [true; 2], "none of them has ended");
+    println!("\nserved");
+    // Meanwhile its service threads serve the other one.
+    next_line();
+    worker.finish().unwrap();
+    println!("\nended");
+}
+
+struct Process {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(rank: u32, url: &str) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "process", "--nocapture"]);
+        command.env("HG_INVOKE_PROCESS", format!("{rank} {url}"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        Self { child, lines }
+    }
+
+    /// Waits until it says this; what follows.
+    fn says(&mut self, word: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.lines.read_line(&mut line).unwrap(), 0, "it ended before `{word}`");
+            if let Some(rest) = line.strip_prefix(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn killed(url: &str, test: &str) {
+    if !common::is_there(url, test) {
+        return;
+    }
+    let _watchdog = Watchdog::start();
+    let mut all: Vec<_> = (0..PROCESSES).map(|rank| Process::start(rank, url)).collect();
+    let own: Vec<String> = all.iter_mut().map(|it| it.says("own ")).collect();
+    all.iter_mut().for_each(|it| it.tell(&own.join(" ")));
+    all.iter_mut().for_each(|it| drop(it.says("busy")));
+    let mut dead = all.remove(DEAD as usize);
+    dead.child.kill().unwrap();
+    dead.child.wait().unwrap();
+    all.iter_mut().for_each(|it| drop(it.says("served")));
+    for it in &mut all {
+        it.tell("end");
+        it.says("ended");
+        assert!(it.child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn service_threads_survive_another_process_that_is_killed() {
+    let name = "service_threads_survive_another_process_that_is_killed";
+    for url in ["sm://", "tcp://127.0.0.1", "sm+tcp://127.0.0.1", "ofi+tcp://127.0.0.1"] {
+        killed(url, name);
+    }
+}
