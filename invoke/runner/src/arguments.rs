@@ -3,7 +3,7 @@
 use std::{num::NonZeroU8, path::PathBuf};
 
 use hg_invoke::{Fabric, Group, Limits, Packing, Room};
-use hg_job_runner::room::Need;
+use hg_job_runner::{Error as RunnerError, plot, room::Need};
 
 use crate::{Error, payload};
 
@@ -139,7 +139,7 @@ impl From<Full> for Room {
 impl Arguments {
     /// Whether all of this makes sense for a job of so many processes.
     pub(crate) fn check(&self, size: u32) -> Result<(), Error> {
-        let bad = |name, why| Err(Error::Argument(name, why));
+        let bad = |name, why| Err(RunnerError::Argument(name, why).into());
         if self.target.is_some() && self.pattern != Pattern::HotSpot {
             return bad("target", "goes with `--pattern hot-spot` only".to_owned());
         }
@@ -177,7 +177,13 @@ impl Arguments {
     /// Whether the transport can be opened here: without anybody else.
     pub(crate) fn check_transport(&self) -> Result<(), Error> {
         let opened = self.fabric()?.threads(1).open(&Alone, &self.url);
-        opened.map(drop).map_err(|error| Error::Argument("url", error.to_string()))
+        opened.map(drop).map_err(|error| RunnerError::Argument("url", error.to_string()).into())
+    }
+
+    /// Whether what is to be drawn can be written.
+    pub(crate) fn check_plot(&self) -> Result<(), Error> {
+        let Some(file) = &self.plot else { return Ok(()) };
+        plot::check(file).map_err(|error| RunnerError::Plot(file.clone(), error).into())
     }
 
     /// How the workers of this process are opened.
@@ -193,7 +199,8 @@ impl Arguments {
         let mut fabric = payload::register(fabric, self.size)?;
         for setting in &self.setting {
             let Some((name, value)) = setting.split_once('=') else {
-                return Err(Error::Argument("setting", format!("`{setting}` is not NAME=VALUE")));
+                let why = format!("`{setting}` is not NAME=VALUE");
+                return Err(RunnerError::Argument("setting", why).into());
             };
             fabric = fabric.setting(name, value);
         }

@@ -1,24 +1,20 @@
 //! What can go wrong in a run, beside calls.
 
+use hg_job_runner::Error as RunnerError;
+
 /// Why a run ended before its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
-    Job(#[from] hg_job::Error),
-    #[error(transparent)]
     Invoke(#[from] hg_invoke::Error),
-    #[error("--{0}: {1}")]
-    Argument(&'static str, String),
-    #[error("a thread: {0}")]
-    Thread(std::io::Error),
-    #[error("the report cannot be printed: {0}")]
-    Print(std::io::Error),
-    #[error("--plot: {0} cannot be written: {1}")]
-    Plot(std::path::PathBuf, std::io::Error),
-    #[error("another rank has said why")]
-    Told,
-    #[error("a rank's report cannot be read: {0}")]
-    Report(#[from] serde_json::Error),
+    #[error(transparent)]
+    Runner(#[from] RunnerError),
     #[error("rank {0}: {1}")]
     Cut(u32, String),
+}
+
+impl From<hg_job::Error> for Error {
+    fn from(error: hg_job::Error) -> Self {
+        RunnerError::from(error).into()
+    }
 }

@@ -28,69 +28,37 @@ mod work;
 
 use std::process::ExitCode;
 
-use hg_job::{Local, Settings};
+use hg_job::{Job, Local};
 use hg_job_runner::{
-    plot, room,
-    say::{self, say},
+    Error as RunnerError,
+    program::{self, Program, Verdict},
+    room,
 };
 
 use crate::{arguments::Arguments, error::Error};
 
-/// Of this program.
-const NAME: &str = "invoke-runner";
-
 fn main() -> ExitCode {
-    let arguments: Arguments = match hg_cli_style::parse_or(not_read, say::prints) {
-        Ok(arguments) => arguments,
-        Err(ended) => return ended,
-    };
-    match run(&arguments) {
-        Ok(code) => code,
-        Err(Error::Told) => ExitCode::FAILURE,
-        Err(error) => {
-            say(&format!("{NAME}: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    program::main::<Arguments>()
 }
 
-fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    if let Some(size) = arguments.local
-        && !Local::is_rank()
-    {
-        arguments.check(size)?;
-        if !arguments.force {
-            room::check(size, |ranks| arguments.need(ranks), true)
-                .map_err(|why| Error::Argument("local", why))?;
-        }
-        arguments.check_transport()?;
-        if let Some(file) = &arguments.plot {
-            plot::check(file).map_err(|error| Error::Plot(file.clone(), error))?;
-        }
-        say::if_debug();
-        let ended = Local::new(size).on_waiting(say_waiting).run()?;
-        let report = ended.report();
-        if !report.is_empty() {
-            say(&format!("{NAME}: {report}"));
-        }
-        return Ok(ExitCode::from(ended.code()));
-    }
-    let job = Settings::new().on_waiting(say_waiting).connect()?;
-    // Below `--local` the runner has said it.
-    if job.rank() == 0 && !Local::is_rank() {
-        say::if_debug();
-    }
-    let is_well = work::run(&job, arguments)?;
-    job.leave()?;
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
+impl Program for Arguments {
+    const NAME: &'static str = "invoke-runner";
 
-fn not_read(sentence: String) -> ExitCode {
-    say::unreadable(NAME, &sentence);
-    ExitCode::from(hg_cli_style::WRONG)
-}
+    type Error = Error;
 
-/// Whom this process waits for at the start.
-fn say_waiting(words: &str) {
-    say(&format!("{NAME}: {words}"));
+    fn local(&self) -> Result<Option<Local>, Error> {
+        let Some(size) = self.local else { return Ok(None) };
+        self.check(size)?;
+        if !self.force {
+            room::check(size, |ranks| self.need(ranks), true)
+                .map_err(|why| RunnerError::Argument("local", why))?;
+        }
+        self.check_transport()?;
+        self.check_plot()?;
+        Ok(Some(Local::new(size)))
+    }
+
+    fn work(&self, job: &Job) -> Result<Verdict, Error> {
+        work::run(job, self)
+    }
 }

@@ -7,8 +7,9 @@ use std::{
 
 use hg_job::Job;
 use hg_job_runner::{
+    Error as RunnerError,
     process::{cpu_seconds, peak_rss_kib},
-    say::unless_closed,
+    say::{self, unless_closed},
 };
 use serde::{Deserialize, Serialize};
 
@@ -127,17 +128,13 @@ pub(crate) fn gather(
     compare(job, &mut ended)?;
     let own: Vec<OfThread> =
         ended.iter().map(|it| OfThread::new(job.rank(), it).rated(arguments.size)).collect();
-    let all = job.all_gather(&serde_json::to_vec(&own)?)?;
-    let told = all.iter().map(|bytes| serde_json::from_slice(bytes));
-    let told: Vec<OfThread> = told.collect::<Result<Vec<Vec<_>>, _>>()?.concat();
+    let told = say::gather(job, &own)?.concat();
     let mut drawn = Ok(());
     if let Some(file) = &arguments.plot {
-        let all = job.all_gather(&serde_json::to_vec(samples)?)?;
-        let seen = all.iter().map(|bytes| serde_json::from_slice(bytes));
-        let plot = samples::plot(&seen.collect::<Result<Vec<_>, _>>()?);
+        let plot = samples::plot(&say::gather(job, &samples.to_vec())?);
         if job.rank() == 0 {
             let written = fs::write(file, plot.to_string());
-            drawn = written.map_err(|error| Error::Plot(file.clone(), error));
+            drawn = written.map_err(|error| RunnerError::Plot(file.clone(), error));
         }
     }
     let Some((first, rest)) = told.split_first() else { return Ok(true) };
@@ -145,7 +142,7 @@ pub(crate) fn gather(
     let total = OfThread { rank: None, thread: None, ..total }.rated(arguments.size);
     let is_well = total.wrong == Wrong::default() && total.made == total.run;
     if job.rank() == 0 {
-        unless_closed(print(&told, &total, is_well, arguments.json)).map_err(Error::Print)?;
+        unless_closed(print(&told, &total, is_well, arguments.json)).map_err(RunnerError::Print)?;
     }
     // Not sooner: the figures of the run are not lost with their picture.
     drawn?;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use hg_job_runner::{
+    Error as RunnerError,
     plot::{Panel, Plot, Sums, Timed},
     samples::{Sampler, bar},
 };
@@ -59,7 +60,7 @@ pub(crate) fn start(
         Sample { time_us: u64::try_from(time.as_micros()).unwrap_or(u64::MAX), made, run }
     };
     let show = bar.map(|bar| move |samples: &[Sample], is_over| bar.line(samples, is_over));
-    Sampler::start(look, show).map_err(Error::Thread)
+    Ok(Sampler::start(look, show).map_err(RunnerError::Thread)?)
 }
 
 /// The line on a terminal that says how far rank 0 is.

@@ -8,10 +8,15 @@ use std::{
 
 use hg_invoke::{Error as InvokeError, How, Place, Stats, Worker};
 use hg_job::{Job, Local};
-use hg_job_runner::{plot, say, watch::Watch};
+use hg_job_runner::{
+    Error as RunnerError,
+    program::{Program as _, Verdict},
+    say,
+    watch::Watch,
+};
 
 use crate::{
-    Error, NAME,
+    Error,
     aim::Aim,
     arguments::Arguments,
     making::Writer,
@@ -35,18 +40,18 @@ pub(crate) struct Ended {
 }
 
 /// Runs this process; whether every call of every thread ran once and in order.
-pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
+pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<Verdict, Error> {
     let wrong = check(job, arguments).err().map(|error| error.to_string());
-    if !say::once(job, NAME, wrong.as_deref())? {
-        return Err(Error::Told);
+    if !say::once(job, Arguments::NAME, wrong.as_deref())? {
+        return Ok(Verdict::Told);
     }
     let opened = arguments.fabric()?.open(job, &arguments.url);
     let wrong = opened.as_ref().err().map(ToString::to_string);
-    if !say::once(job, NAME, wrong.as_deref())? {
-        return Err(Error::Told);
+    if !say::once(job, Arguments::NAME, wrong.as_deref())? {
+        return Ok(Verdict::Told);
     }
     let workers = opened?;
-    let watch = Watch::start(job, NAME).map_err(Error::Thread)?;
+    let watch = Watch::start(job, Arguments::NAME).map_err(RunnerError::Thread)?;
     let teller = Teller { job: job.clone(), is_asked: arguments.verbose };
     teller.tell("the workers are open");
     let all = job.size() * arguments.threads();
@@ -63,14 +68,14 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
             let _ = tell.send(thread.run());
             thread.worker.finish()
         };
-        thread::Builder::new().name("worker".to_owned()).spawn(run).map_err(Error::Thread)?;
+        thread::Builder::new().name("worker".to_owned()).spawn(run).map_err(RunnerError::Thread)?;
     }
     drop(tell);
     let ended = collect(job, &told)?;
     let samples = sampler.end();
     let gathered = report::gather(job, arguments, ended, &samples);
     watch.end();
-    gathered
+    Ok(if gathered? { Verdict::Well } else { Verdict::Wrong })
 }
 
 /// Whether what was asked for can work; a runner that started the processes has seen to what is the same for all of them.
@@ -83,12 +88,7 @@ fn check(job: &Job, arguments: &Arguments) -> Result<(), Error> {
     if job.local_rank() == 0 {
         arguments.check_transport()?;
     }
-    match &arguments.plot {
-        Some(file) if job.rank() == 0 => {
-            plot::check(file).map_err(|error| Error::Plot(file.clone(), error))
-        }
-        _ => Ok(()),
-    }
+    if job.rank() == 0 { arguments.check_plot() } else { Ok(()) }
 }
 
 /// What all threads of this process have come to. When one has failed or the job is broken, the others have a while to say so
@@ -143,7 +143,8 @@ impl Teller {
     fn tell(&self, words: &str) {
         if self.is_asked {
             let (rank, process) = (self.job.rank(), std::process::id());
-            say::say(&format!("{NAME}: rank {rank}, process {process}: {words}"));
+            let name = Arguments::NAME;
+            say::say(&format!("{name}: rank {rank}, process {process}: {words}"));
         }
     }
 }

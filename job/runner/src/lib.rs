@@ -2,6 +2,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`program`] | the whole of one: `main`, its own ranks or a launcher's |
 //! | [`say`](mod@say) | lines on standard error; what is wrong with all ranks is said once |
 //! | [`watch`] | whether every rank answers |
 //! | [`room`] | whether this machine can hold the ranks |
@@ -20,9 +21,13 @@
 
 #![forbid(unsafe_code)]
 
+mod error;
 pub mod plot;
 pub mod process;
+pub mod program;
 pub mod room;
 pub mod samples;
 pub mod say;
 pub mod watch;
+
+pub use error::Error;

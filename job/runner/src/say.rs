@@ -1,8 +1,11 @@
-//! Lines on standard error, and what is wrong with all ranks, which one of them says.
+//! Lines on standard error, what is wrong with all ranks, which one of them says, and what all have to say.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
 use hg_job::{Job, Settings};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::Error;
 
 /// A line on standard error, in one piece: other ranks write there, too.
 pub fn say(line: &str) {
@@ -41,6 +44,15 @@ pub fn once(job: &Job, program: &str, wrong: Option<&str>) -> Result<bool, hg_jo
     // Whoever does not come has ended already.
     let _ = job.barrier();
     Ok(false)
+}
+
+/// What every rank has to say, in their order. Collective.
+///
+/// # Errors
+/// Of the job; what another one has said cannot be read.
+pub fn gather<T: Serialize + DeserializeOwned>(job: &Job, own: &T) -> Result<Vec<T>, Error> {
+    let all = job.all_gather(&serde_json::to_vec(own)?)?;
+    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }
 
 /// What is wrong with the command line. Ranks of a launcher have one, most likely: the first of them says it.
