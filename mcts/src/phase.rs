@@ -28,6 +28,9 @@ pub(crate) struct Control<'a> {
     pub(crate) samples: Vec<Progress>,
 }
 
+/// A window begins with so many rollouts, and grows with those that have come back.
+const WINDOW_MIN: u64 = 64;
+const KNOWN_PER_WINDOW: u64 = 16;
 /// A clock is asked once in so many turns.
 const TURNS_PER_LOOK: u32 = 8;
 /// The first distance of samples; it doubles whenever there are [`SAMPLES_MAX`].
@@ -68,16 +71,23 @@ impl<'a> Control<'a> {
         }
         self.ticks -= 1;
         let most = self.budget.rollouts.unwrap_or(u64::MAX);
+        let window = self.window(worker);
         // Not more than the window, even where all of them end at once, since their results are known.
-        for _ in 0..self.window {
+        for _ in 0..window {
             let may_begin = !self.is_over && worker.proven.is_none() && worker.begun < most;
-            if !may_begin || worker.begun - worker.counted >= self.window {
+            if !may_begin || worker.begun - worker.counted >= window {
                 break;
             }
             worker.begin_rollout();
         }
         let is_over = self.is_over || worker.proven.is_some() || worker.begun >= most;
         !(is_over && worker.begun == worker.counted)
+    }
+
+    /// Rollouts that may be under way: a part of those whose results are known, so that few selections know little.
+    fn window<G: Game>(&self, worker: &Worker<G>) -> u64 {
+        let known = worker.root_visits() / u64::from(self.simulations);
+        self.window.min(WINDOW_MIN.max(known / KNOWN_PER_WINDOW))
     }
 
     /// Looks at the clock, and tells about the progress.

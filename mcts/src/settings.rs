@@ -68,7 +68,8 @@ pub struct Settings {
     /// [`SIMULATIONS_A_LEAF_MAX`].
     pub simulations: u32,
     /// Rollouts under way at a time, with several workers on one tree ([`Parallelism::Tree`]); otherwise each has one. At least one, at most
-    /// [`WINDOW_MAX`]. More keep more workers busy, and make the search less like that of one.
+    /// [`WINDOW_MAX`]. More keep more workers busy, and make the search less like that of one: beyond 64 there are at most a sixteenth
+    /// as many as the root has counted.
     pub window: u32,
     /// The constant of UCB1, for means from 0 to 1. Not negative.
     pub exploration: f32,
@@ -99,10 +100,10 @@ impl Default for Settings {
         Self {
             workers: 1,
             parallelism: Parallelism::Merged,
-            placement: Placement::Random,
+            placement: Placement::Local(1),
             virtual_loss: VirtualLoss::Unobserved,
             simulations: 16,
-            window: 128,
+            window: 512,
             exploration: 0.5,
             memory: 1 << 30,
             seed: 1,

@@ -157,10 +157,16 @@ fn gtp_goes_on_after_what_is_no_text_and_ends_with_its_input() {
 #[test]
 fn what_is_wrong_is_one_sentence() {
     let _watchdog = Watchdog::start();
-    let cases: [(&[&str], i32, &str); 21] = [
+    let cases: [(&[&str], i32, &str); 27] = [
         (&["--size=1"], 1, "a board of 1x1 is not between 2x2 and 19x19"),
         (&["best", "a1 a1"], 1, "`a1` cannot be played here"),
-        (&["--threads=0"], 1, "workers is 0, and must be from 1 to 65535"),
+        (&["--threads=0"], 2, "invalid value '0' for '--threads <N>': 0 is not in 1..=65535"),
+        (&["--rollouts=0"], 2, "invalid value '0' for '--rollouts <N>'"),
+        (&["--local=0"], 2, "invalid value '0' for '--local <N>'"),
+        (&["--time", "-1"], 2, "invalid value '-1' for '--time <SECONDS>': not a time"),
+        (&["--time=0", "--size=3"], 1, "nothing was searched: give more time or rollouts"),
+        (&["analyze", "--time=0", "--size=3"], 1, "nothing was searched"),
+        (&["--plot=/nowhere/x.svg", "--time=1000"], 1, "/nowhere/x.svg cannot be written"),
         (
             &["match", "--games=3"],
             1,

@@ -14,7 +14,7 @@ use hg_mcts::{
 ///
 /// Started by `mpirun` or `srun`, or with `--local`, all processes search together; the first one reads, and prints.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "mcts-hex", version)]
+#[command(name = "mcts-hex", version, allow_negative_numbers = true)]
 pub(crate) struct Arguments {
     /// What to do; `best` where nothing is said
     #[arg(value_enum)]
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     pub(crate) search: SearchArguments,
 
     /// Searches with N processes, which it starts on this machine; `mpirun` or `srun` start them on several
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) local: Option<u32>,
     /// Transport between the processes: `sm://` where all of them are on one node, else `tcp://`
     #[arg(long, value_name = "URL")]
@@ -83,16 +83,16 @@ pub(crate) enum Command {
 
 /// How a search is made.
 #[derive(Clone, Debug, Parser)]
-#[command(args_override_self = true)]
+#[command(args_override_self = true, allow_negative_numbers = true)]
 pub(crate) struct SearchArguments {
     /// Time for each move; one second where no --rollouts are given
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     time: Option<Duration>,
     /// Rollouts for each move
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     rollouts: Option<u64>,
     /// Threads, of each process
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: u16,
     /// Searches with the first process of a job alone, such as one side of a match
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
@@ -102,7 +102,7 @@ pub(crate) struct SearchArguments {
     #[arg(long, value_parser = parallelism, value_name = "merged|tree|root")]
     parallel: Option<Parallelism>,
     /// With `--parallel tree`, which thread owns a node: any; the one that the position's hash names; any for the first N moves, then
-    /// the parent's. `hash` makes equal positions one node, also in other trees [default: random]
+    /// the parent's. `hash` makes equal positions one node, also in other trees [default: local:1]
     #[arg(long, value_parser = placement, value_name = "random|hash|local:N")]
     placement: Option<Placement>,
     /// With `--parallel tree`, what rollouts under way count as: visits; W times as many losses; unobserved samples
@@ -112,13 +112,13 @@ pub(crate) struct SearchArguments {
     /// Simulations for each leaf
     #[arg(long, default_value_t = 16, value_name = "N")]
     simulations: u32,
-    /// With `--parallel tree`, rollouts under way at a time, where threads are several [default: 128]
+    /// With `--parallel tree`, rollouts under way at a time, where threads are several [default: 512]
     #[arg(long, value_name = "N")]
     window: Option<u32>,
     /// The constant of UCB1
     #[arg(long, default_value_t = Settings::default().exploration, value_name = "C")]
     exploration: f32,
-    /// Bytes for the tree, of each process, with k, M or G behind the number
+    /// Bytes for the tree, of each process, with k, M or G behind the number; the program ends where the system gives less (`ulimit -v`)
     #[arg(long, default_value = "1G", value_parser = bytes, value_name = "BYTES")]
     memory: usize,
     /// Of all random numbers

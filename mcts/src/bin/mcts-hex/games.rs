@@ -6,6 +6,7 @@ use hg_mcts::{Game, Outcome, Player, Random, Team, hex::Hex};
 use serde_json::json;
 
 use crate::{
+    NOTHING_SEARCHED,
     arguments::{Arguments, SearchArguments},
     board, say, start, think,
 };
@@ -17,7 +18,7 @@ pub(crate) fn self_play(arguments: &Arguments, team: Option<&Team<Hex>>) -> Resu
     while search.position().outcome().is_none() {
         let found = think(&mut search, arguments.search.budget(), arguments.progress)?;
         simulations += found.last.simulations;
-        let best = found.best.ok_or("nothing was searched: give more time or rollouts")?;
+        let best = found.best.ok_or(NOTHING_SEARCHED)?;
         moves.push(search.position().format_move(best));
         search.advance(best);
         if !arguments.json {
@@ -94,7 +95,7 @@ fn play_one(
         }
         let at = usize::from(position.turn() != own);
         let found = searches[at].run(budgets[at]).map_err(|error| error.to_string())?;
-        let best = found.best.ok_or("nothing was searched: give more time or rollouts")?;
+        let best = found.best.ok_or(NOTHING_SEARCHED)?;
         searches.iter_mut().for_each(|it| it.advance(best));
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use hg_mcts::{Game, Player, Search, Team, hex::Hex};
 
-use crate::{arguments::Arguments, board, input, start};
+use crate::{NOTHING_SEARCHED, arguments::Arguments, board, input, start};
 
 const COMMANDS: [&str; 14] = [
     "boardsize",
@@ -151,7 +151,7 @@ impl Engine<'_> {
         }
         let found =
             self.search.run(self.arguments.search.budget()).map_err(|error| error.to_string())?;
-        let best = found.best.ok_or("nothing was searched")?;
+        let best = found.best.ok_or(NOTHING_SEARCHED)?;
         let text = self.search.position().format_move(best);
         self.make(best);
         Ok(if text == "swap" { "swap-pieces".to_owned() } else { text })

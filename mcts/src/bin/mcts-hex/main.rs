@@ -19,10 +19,11 @@ use std::{
 use arguments::{Arguments, Command};
 use hg_cli_style::print;
 use hg_job::Local;
-use hg_mcts::{Analysis, Budget, Progress, Search, Team, hex::Hex};
+use hg_job_runner::say;
+use hg_mcts::{Analysis, Budget, Game as _, Progress, Search, Team, hex::Hex};
 
 fn main() -> ExitCode {
-    let arguments: Arguments = match hg_cli_style::parse_or(not_read, prints) {
+    let arguments: Arguments = match hg_cli_style::parse_or(not_read, say::prints) {
         Ok(arguments) => arguments,
         Err(status) => return status,
     };
@@ -39,13 +40,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether this process speaks for all that a launcher has given the same command line.
-fn prints() -> bool {
-    hg_job::Settings::new().rank().is_none_or(|rank| rank == 0)
-}
-
 fn not_read(sentence: String) -> ExitCode {
-    if prints() {
+    if say::prints() {
         tell(&sentence);
     }
     ExitCode::from(hg_cli_style::WRONG)
@@ -98,8 +94,14 @@ fn command(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String
 }
 
 fn analyze(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
+    if let Some(file) = &arguments.plot {
+        hg_job_runner::plot::check(file).map_err(|error| plot::unwritten(file, &error))?;
+    }
     let mut search = start(arguments, team, arguments.position()?)?;
     let found = think(&mut search, arguments.search.budget(), arguments.progress)?;
+    if found.best.is_none() && search.position().outcome().is_none() {
+        return Err(NOTHING_SEARCHED.to_owned());
+    }
     if let Some(file) = &arguments.plot {
         plot::write(file, search.position(), &found)?;
     }
@@ -119,6 +121,9 @@ fn start(
     arguments.search.start(team, position)
 }
 
+/// Where a budget was too small for a move.
+const NOTHING_SEARCHED: &str = "nothing was searched: give more time or rollouts";
+
 /// A phase, with or without a line every second.
 fn think(search: &mut Search<Hex>, budget: Budget, tells: bool) -> Result<Analysis, String> {
     let mut next = Duration::from_secs(1);
@@ -137,10 +142,9 @@ fn think(search: &mut Search<Hex>, budget: Budget, tells: bool) -> Result<Analys
     found.map_err(|error| error.to_string())
 }
 
-/// A line on standard error, in one piece: other processes of the job write there, too.
+/// A line on standard error.
 fn tell(sentence: &str) {
-    // A closed standard error leaves nobody to tell.
-    let _ = io::stderr().write_all(format!("mcts-hex: {sentence}\n").as_bytes());
+    say::say(&format!("mcts-hex: {sentence}"));
 }
 
 fn say(text: &str) -> Result<(), String> {

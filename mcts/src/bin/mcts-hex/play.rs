@@ -4,7 +4,7 @@ use std::io::{self, BufRead, Write as _};
 
 use hg_mcts::{Game, Player, Search, Team, hex::Hex};
 
-use crate::{arguments::Arguments, board, input, say, start, think};
+use crate::{NOTHING_SEARCHED, arguments::Arguments, board, input, say, start, think};
 
 pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
     let mut search = start(arguments, team, arguments.position()?)?;
@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(),
         }
         let mv = if search.position().turn() == own {
             let found = think(&mut search, arguments.search.budget(), arguments.progress)?;
-            let best = found.best.ok_or("nothing was searched: give more time or rollouts")?;
+            let best = found.best.ok_or(NOTHING_SEARCHED)?;
             say(&format!("I play {}.\n", search.position().format_move(best)))?;
             best
         } else {

@@ -2,7 +2,7 @@
 
 use std::{
     fmt::{self, Write as _},
-    fs,
+    fs, io,
     path::Path,
 };
 
@@ -11,7 +11,11 @@ use hg_mcts::{Analysis, Player, Progress, hex::Hex};
 pub(crate) fn write(file: &Path, board: &Hex, found: &Analysis) -> Result<(), String> {
     let mut out = String::new();
     draw(&mut out, board, found).expect("a string takes everything");
-    fs::write(file, out).map_err(|error| format!("{} cannot be written: {error}", file.display()))
+    fs::write(file, out).map_err(|error| unwritten(file, &error))
+}
+
+pub(crate) fn unwritten(file: &Path, error: &io::Error) -> String {
+    format!("{} cannot be written: {error}", file.display())
 }
 
 const RADIUS: f64 = 20.0;
