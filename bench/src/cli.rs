@@ -15,7 +15,7 @@ use crate::raw::ending;
 use crate::report::{self, Figure};
 use crate::{
     bandwidth, faults, first, frozen, held, hung, idle, instructions, invoke, memory, rate,
-    routing, shuffle, soak, syscalls, table, waits, ways,
+    routing, shuffle, soak, sort, syscalls, table, waits, ways,
 };
 
 /// Measures Hydrargyrum, and what this machine allows.
@@ -43,6 +43,8 @@ enum Command {
     Bandwidth(bandwidth::Arguments),
     /// All-to-all messages of `shuffle-runner`, beside this machine's limit and the same job over MPI.
     Shuffle(shuffle::Arguments),
+    /// A sort over all ranks by shuffle, beside the same one over `MPI_Alltoallv`.
+    Sort(sort::Arguments),
     /// Calls between workers: packed, plain, to a thread beside, beside this machine's limit.
     Invoke(invoke::Arguments),
     /// The worker that `invoke` calls.
@@ -157,6 +159,7 @@ fn measured(arguments: Arguments) -> Result<(), Error> {
         Command::Table(lines) => table::run(&lines, arguments.json),
         Command::Bandwidth(moved) => bandwidth::run(&moved, arguments.json),
         Command::Shuffle(compared) => shuffle::run(&compared, arguments.json),
+        Command::Sort(compared) => sort::run(&compared, arguments.json),
         Command::Invoke(calls) => invoke::run(&calls, arguments.json),
         Command::Invoked(called) => invoke::serve(&called),
         Command::Target(target) => target::serve(&target),

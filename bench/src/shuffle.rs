@@ -5,25 +5,22 @@
 //! |---------------------|---------------------------------------------------------------------------|
 //! | `shuffle_batched`   | `shuffle-runner` with batches of `--batch` bytes                          |
 //! | `shuffle_unbatched` | the same, every message by itself                                         |
-//! | `openmpi_batched`   | the same batches over Open MPI, as [`mpi`] has it; `mpich_batched` MPICH  |
+//! | `openmpi_batched`   | the same batches over Open MPI, as `direct.c` has it; `mpich_batched` MPICH|
 //! | `openmpi_isend`     | one `MPI_Isend` for each message; `mpich_isend` over MPICH                |
 //!
 //! Everything is taken in turns, so that a ratio is of the same moments. All ranks check every message.
 
-mod mpi;
-
-use std::ffi::{OsStr, OsString};
-use std::io::ErrorKind;
+use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
-use serde_json::Value;
 
 use crate::error::{Context, Error};
 use crate::limits::ring;
-use crate::measure::{Measure, Subject, Unit};
+use crate::measure::{Subject, Unit};
+use crate::mpi;
+use crate::outside::{self, Outside};
 use crate::pair::Cores;
 use crate::report;
 use crate::turns::{Place, Turns};
@@ -60,7 +57,8 @@ pub(crate) struct Arguments {
 /// Measures and prints.
 pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let runner = arguments.runner()?;
-    let built = if arguments.no_mpi { Vec::new() } else { mpi::build(arguments.nodes.is_some())? };
+    let across = arguments.nodes.is_some();
+    let built = if arguments.no_mpi { Vec::new() } else { mpi::build(DIRECT, across)? };
     let cores = Cores::choose()?;
     let allowed = sched_getaffinity(Pid::from_raw(0)).context("sched_getaffinity")?;
     cores.pin_origin()?;
@@ -68,6 +66,7 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         subject: arguments.subject(figure),
         program,
         words,
+        rate: "messages_per_s",
         cores,
         allowed,
     };
@@ -80,7 +79,9 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         let own = turns.add(outside(name, runner.clone().into_os_string(), words));
         turns.line(move |taken| taken.beside(own, ring));
         for program in &built {
-            let (launcher, words) = program.command(arguments, batch);
+            let Arguments { ranks, size, seconds, .. } = arguments;
+            let told = [batch.to_string(), size.to_string(), seconds.to_string()];
+            let (launcher, words) = program.command(*ranks, across, &told);
             let figure = format!("{}_{theirs}", program.name());
             let other = turns.add(outside(figure, launcher.into(), words));
             compare(&mut turns, own, other);
@@ -101,14 +102,8 @@ impl Arguments {
         if let Some(path) = &self.runner {
             return Ok(path.clone());
         }
-        let beside = std::env::current_exe().context("readlink /proc/self/exe")?;
-        let beside = beside.with_file_name("shuffle-runner");
-        if beside.is_file() {
-            return Ok(beside);
-        }
         let build = "cargo build --release -p hydrargyrum-shuffle-runner";
-        let why = format!("{} is not there: `{build}`, or --runner PATH", beside.display());
-        Err(Error::Impossible(why))
+        outside::beside_this("shuffle-runner", &format!("`{build}`, or --runner PATH"))
     }
 
     /// What the runner is told.
@@ -137,71 +132,7 @@ impl Arguments {
     }
 }
 
-/// A program that says how many messages a second there were, in its last line.
-#[derive(Debug)]
-struct Outside {
-    subject: Subject,
-    program: OsString,
-    words: Vec<String>,
-    cores: Cores,
-    /// Where its ranks may run: this process itself is pinned.
-    allowed: CpuSet,
-}
-
-impl Measure for Outside {
-    fn subject(&self) -> Subject {
-        self.subject.clone()
-    }
-
-    fn measure(&mut self) -> Result<f64, Error> {
-        let mut command = Command::new("timeout");
-        command.args(["-k", "2", PATIENCE_S]).arg(&self.program).args(&self.words);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        sched_setaffinity(Pid::from_raw(0), &self.allowed).context("sched_setaffinity")?;
-        let started = command.spawn();
-        self.cores.pin_origin()?;
-        let started = match started {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(Error::NoProgram { program: "timeout", package: "coreutils" });
-            }
-            started => started.context("spawn")?,
-        };
-        let output = started.wait_with_output().context("waitpid")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let said = String::from_utf8_lossy(&output.stderr);
-        let rate = output.status.success().then(|| rate(&text)).flatten();
-        let words: Vec<&str> =
-            [text.trim(), said.trim()].into_iter().filter(|words| !words.is_empty()).collect();
-        rate.ok_or_else(|| failed(&self.program, &words.join("; ")))
-    }
-}
-
-/// The rate in the last line, if nothing was wrong.
-fn rate(text: &str) -> Option<f64> {
-    let last: Value = serde_json::from_str(text.lines().last()?).ok()?;
-    let wrong = ["lost", "repeated", "corrupted", "wrong"];
-    let is_well = wrong.iter().all(|name| last[name].as_u64().is_none_or(|count| count == 0));
-    last["messages_per_s"].as_f64().filter(|_| is_well)
-}
-
-fn failed(program: &OsStr, said: &str) -> Error {
-    Error::Failed(format!("{} did not end well: {said}", program.display()))
-}
-
 /// Requests in flight of `ring_rate`.
 const INFLIGHT: u32 = 16;
-/// How long one run may take.
-const PATIENCE_S: &str = "120";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_counts_only_when_nothing_was_wrong() {
-        assert_eq!(rate("{}\n{\"messages_per_s\":2.5,\"lost\":0,\"wrong\":0}\n"), Some(2.5));
-        for bad in ["", "no", "{}", "{\"messages_per_s\":1,\"wrong\":3}"] {
-            assert_eq!(rate(bad), None, "{bad}");
-        }
-    }
-}
+/// The job of the runner, over MPI.
+const DIRECT: &str = include_str!("shuffle/direct.c");

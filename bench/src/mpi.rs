@@ -1,9 +1,8 @@
-//! The job of `shuffle-runner` written by hand over MPI: a C program, built with what is installed when it is asked for.
+//! Programs in C over MPI to compare with, built with what is installed when they are asked for.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::Arguments;
 use crate::error::{Context, Error};
 use crate::tools::Scratch;
 
@@ -37,16 +36,16 @@ const PLAIN: Kind =
 
 /// The program, built for one MPI; gone when dropped.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(crate) struct Program {
     kind: Kind,
     file: Scratch,
     /// Whether the launcher is Open MPI's, which has to be told more.
     is_openmpi: bool,
 }
 
-/// Builds the program for each MPI that is installed. Between imitated nodes only Open MPI's can be told to use TCP and
+/// Builds a program for each MPI that is installed. Between imitated nodes only Open MPI's can be told to use TCP and
 /// nothing else: MPICH's, as Debian builds it, does not end then.
-pub(super) fn build(across: bool) -> Result<Vec<Program>, Error> {
+pub(crate) fn build(program: &str, across: bool) -> Result<Vec<Program>, Error> {
     let is_there =
         |kind: &Kind| [kind.compiler, kind.launcher].iter().all(|name| is_installed(name));
     let mut kinds: Vec<Kind> = KINDS.into_iter().filter(is_there).collect();
@@ -58,15 +57,18 @@ pub(super) fn build(across: bool) -> Result<Vec<Program>, Error> {
                    libmpich-dev mpich; or leave it out with --no-mpi";
         return Err(Error::Impossible(why.to_owned()));
     }
-    let mut built = kinds.into_iter().map(Program::build).collect::<Result<Vec<_>, _>>()?;
+    let mut built = kinds
+        .into_iter()
+        .map(|kind| Program::build(kind, program))
+        .collect::<Result<Vec<_>, _>>()?;
     built.retain(|program| program.is_openmpi || !across);
     Ok(built)
 }
 
 impl Program {
-    fn build(kind: Kind) -> Result<Self, Error> {
+    fn build(kind: Kind, program: &str) -> Result<Self, Error> {
         let (source, file) = (Scratch::new("c"), Scratch::new(kind.name));
-        std::fs::write(source.path(), SOURCE).context("write")?;
+        std::fs::write(source.path(), program).context("write")?;
         let mut command = Command::new(kind.compiler);
         command.args(["-O2", "-o"]).args([file.path(), source.path()]);
         let output = command.stdin(Stdio::null()).output().context("spawn")?;
@@ -84,13 +86,17 @@ impl Program {
         Ok(Self { kind, file, is_openmpi })
     }
 
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         self.kind.name
     }
 
-    /// How it is started: by what, and with which words.
-    pub(super) fn command(&self, arguments: &Arguments, batch: u32) -> (&'static str, Vec<String>) {
-        let across = arguments.nodes.is_some();
+    /// How it is started on so many ranks, `across` imitated nodes by TCP alone: by what, and with which words.
+    pub(crate) fn command(
+        &self,
+        ranks: u32,
+        across: bool,
+        told: &[String],
+    ) -> (&'static str, Vec<String>) {
         let own: &[&str] = match (self.is_openmpi, across) {
             (true, false) => &["--allow-run-as-root", "--oversubscribe"],
             (true, true) => &[
@@ -108,10 +114,9 @@ impl Program {
             ],
             (false, _) => &[],
         };
-        let Arguments { ranks, size, seconds, .. } = arguments;
         let mut words: Vec<String> = own.iter().map(|&word| word.to_owned()).collect();
         words.extend(["-n".to_owned(), ranks.to_string(), self.file.path().display().to_string()]);
-        words.extend([batch.to_string(), size.to_string(), seconds.to_string()]);
+        words.extend_from_slice(told);
         (self.kind.launcher, words)
     }
 }
@@ -121,5 +126,3 @@ fn is_installed(program: &str) -> bool {
     let is_in = |folder: PathBuf| Path::new(&folder).join(program).is_file();
     std::env::split_paths(&path).any(is_in)
 }
-
-const SOURCE: &str = include_str!("direct.c");
