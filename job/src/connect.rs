@@ -1,7 +1,7 @@
 //! Joining: from what was detected to a connection to the hub.
 
 use std::{
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
@@ -14,12 +14,13 @@ use crate::{
     host, hub,
     job::Parts,
     launcher::Launcher,
-    link::{Endings, Link},
+    link::{Endings, Link, RANK_0, RANK_ABOVE},
     meeting::{Address, Published, Rendezvous},
     notice::Notice,
     pmi, pmix,
     settings::{Complete, environment},
     stream::Stream,
+    tree::Branch,
 };
 
 /// The hub names who is missing at the deadline; its word may take this long to arrive.
@@ -66,21 +67,19 @@ fn connect(settings: &Settings) -> Result<Job, Error> {
         Plan::Pmi { server, dialect } => {
             let mut client = pmi::Client::connect(&server, dialect, deadline, within)?;
             let place = client.place();
-            let (hub, address) =
-                joining.met(place, IsBarrier(true), |address| client.meet(address))?;
-            joining.finish(dialect, place, hub, Some(Launcher::Pmi(client)), address)
+            let way = joining.met(place, IsBarrier(true), |own, from| client.meet(own, from))?;
+            joining.finish(dialect, place, way, Some(Launcher::Pmi(client)))
         }
         Plan::Pmix { rank } => {
             let client = pmix::Client::connect(rank, deadline, within, &environment)?;
             let place = client.place();
-            let (hub, address) =
-                joining.met(place, IsBarrier(false), |address| client.meet(address))?;
-            joining.finish(Via::Pmix, place, hub, Some(Launcher::Pmix(client)), address)
+            let way = joining.met(place, IsBarrier(false), |own, from| client.meet(own, from))?;
+            joining.finish(Via::Pmix, place, way, Some(Launcher::Pmix(client)))
         }
     }
 }
 
-/// Whether the launcher lets no rank learn rank 0's address before all have asked for it.
+/// Whether the launcher lets no rank learn an address before all have asked for one.
 struct IsBarrier(bool);
 
 struct Joining<'a> {
@@ -89,10 +88,16 @@ struct Joining<'a> {
     notice: Notice,
 }
 
-/// The hub of this process, if it is rank 0, and its own seat there.
+/// The hub of this process, and its own seat there.
 struct Hub {
     running: hub::Running,
     seat: UnixStream,
+}
+
+/// How this rank gets to the others: by its own hub, or by a connection to another's.
+enum Way {
+    Own(Hub, Vec<u8>),
+    To { hub: u32, stream: TcpStream, token: Vec<u8> },
 }
 
 impl Joining<'_> {
@@ -117,12 +122,15 @@ impl Joining<'_> {
     fn rendezvous(&self, at: &str, place: Place, token: &str) -> Result<Job, Error> {
         self.check_map(place)?;
         let at = Rendezvous::parse(at)?;
-        if place.rank > 0 {
-            let (stream, token) =
-                at.find(token, self.deadline, self.settings.timeout, self.notice)?;
-            let link = self.open(Stream::Tcp(stream), place, token)?;
-            // From here on rank 0 knows who is missing.
-            return self.welcomed(Via::Rendezvous, place, link, None, None);
+        let branch = at.branch(place.rank, place.size);
+        let find = |hub| {
+            let found = at.find(hub, token, self.deadline, self.settings.timeout, self.notice);
+            found.map(|(stream, token)| Way::To { hub, stream, token })
+        };
+        if !branch.is_hub() {
+            // From here on its hub knows who is missing.
+            let way = find(branch.parent.unwrap_or(0))?;
+            return self.finish(Via::Rendezvous, place, way, None);
         }
         let (listener, token) = match &at {
             Rendezvous::Tcp(at) => (host::listen(Some(at))?, Some(token.as_bytes().to_vec())),
@@ -133,34 +141,49 @@ impl Joining<'_> {
             address.token = token;
         }
         // Taken away when all are there, or when this fails.
-        let published: Option<Published> = at.publish(&address)?;
-        let hub = self.start_hub(place, listener, &address, self.notice)?;
-        let job = self.finish(Via::Rendezvous, place, Some(hub), None, address);
+        let published: Option<Published> = at.publish(place.rank, &address)?;
+        let above = branch.parent.map(find).transpose()?;
+        let way = self.start_hub(place, branch, listener, address, above, self.notice)?;
+        let job = self.finish(Via::Rendezvous, place, way, None);
         drop(published);
         job
     }
 
-    /// Rank 0 starts the hub and tells where; everybody learns it. The launcher carries one text.
+    /// Whoever has a hub starts it, and tells where; everybody learns where that is which it connects to. The launcher carries
+    /// one text of each hub. `meet` is given the own one, and the rank whose text is wanted.
     fn met(
         &self,
         place: Place,
         IsBarrier(is_barrier): IsBarrier,
-        meet: impl FnOnce(Option<&str>) -> Result<String, Error>,
-    ) -> Result<(Option<Hub>, Address), Error> {
+        mut meet: impl FnMut(Option<&str>, Option<u32>) -> Result<Option<String>, Error>,
+    ) -> Result<Way, Error> {
         self.check_map(place)?;
-        if place.rank > 0 {
-            return Ok((None, Address::parse(&meet(None)?)?));
+        let branch = Branch::of(place.rank, place.size);
+        let to = |hub: u32, text: Option<String>| {
+            let address = Address::parse(&text.unwrap_or_default())?;
+            let stream = address.connect(hub, self.deadline, self.notice)?;
+            Ok::<_, Error>(Way::To { hub, stream, token: address.token })
+        };
+        if !branch.is_hub() {
+            let hub = branch.parent.unwrap_or(0);
+            return to(hub, meet(None, Some(hub))?);
         }
         let listener = self.listen()?;
         let address = Address::here(port_of(&listener)?)?;
         // Behind the launcher's barrier all ranks join at once.
         let tell = self.settings.on_waiting.filter(|_| !is_barrier);
         let notice = Notice::new(tell, self.settings.timeout);
-        let hub = self.start_hub(place, listener, &address, notice)?;
-        // The launcher's own barrier does not say whom it waits for.
+        let mut show = || meet(Some(&address.to_text()), branch.parent);
+        // Rank 0's ranks connect while others wait; and the launcher's own barrier does not say whom it waits for.
         let words = "not all ranks have reached the launcher's barrier yet: still waiting";
-        self.notice.during(words, || meet(Some(&address.to_text())))?;
-        Ok((Some(hub), address))
+        if let Some(hub) = branch.parent {
+            let above = to(hub, show()?)?;
+            return self.start_hub(place, branch, listener, address, Some(above), notice);
+        }
+        let text = address.to_text();
+        let way = self.start_hub(place, branch, listener, address, None, notice)?;
+        self.notice.during(words, || meet(Some(&text), None))?;
+        Ok(way)
     }
 
     fn listen(&self) -> Result<TcpListener, Error> {
@@ -170,21 +193,30 @@ impl Joining<'_> {
     fn start_hub(
         &self,
         place: Place,
+        branch: Branch,
         listener: TcpListener,
-        address: &Address,
+        address: Address,
+        above: Option<Way>,
         notice: Notice,
-    ) -> Result<Hub, Error> {
+    ) -> Result<Way, Error> {
         let (seat, theirs) = UnixStream::pair().map_err(Error::os("a pair of sockets"))?;
+        let above = above.and_then(|way| match way {
+            Way::Own(..) => None,
+            Way::To { hub: rank, stream, token } => {
+                let hello = self.hello(place, token);
+                Some(hub::Above { rank, stream, hello })
+            }
+        });
         let running = hub::Running::start(hub::Config {
-            size: place.size,
-            token: address.token.clone(),
+            hub: hub::state::Hub::heading(branch.ranks, place.size, address.token.clone()),
+            above,
             deadline: self.deadline,
             notice,
             listener: Some(listener),
-            seats: vec![hub::Seat { rank: 0, stream: theirs, process: None }],
+            seats: vec![hub::Seat { rank: place.rank, stream: theirs, process: None }],
             on_broken: Box::new(|_| {}),
         })?;
-        Ok(Hub { running, seat })
+        Ok(Way::Own(Hub { running, seat }, address.token))
     }
 
     /// Connects to the hub, here or elsewhere, and waits until all have.
@@ -192,21 +224,29 @@ impl Joining<'_> {
         &self,
         via: Via,
         place: Place,
-        hub: Option<Hub>,
+        way: Way,
         launcher: Option<Launcher>,
-        address: Address,
     ) -> Result<Job, Error> {
-        let (stream, running) = match hub {
-            Some(Hub { running, seat }) => (Stream::Unix(seat), Some(running)),
-            None => (Stream::Tcp(address.connect(self.deadline, self.notice)?), None),
+        let (stream, hub, token, running) = match way {
+            Way::Own(Hub { running, seat }, token) => {
+                (Stream::Unix(seat), place.rank, token, Some(running))
+            }
+            Way::To { hub, stream, token } => (Stream::Tcp(stream), hub, token, None),
         };
-        let link = self.open(stream, place, address.token)?;
+        let holder = if hub == 0 { RANK_0 } else { RANK_ABOVE };
+        let link = self.open(stream, place, token, holder)?;
         self.welcomed(via, place, link, running, launcher)
     }
 
-    fn open(&self, stream: Stream, place: Place, token: Vec<u8>) -> Result<Link, Error> {
+    fn open(
+        &self,
+        stream: Stream,
+        place: Place,
+        token: Vec<u8>,
+        holder: &'static str,
+    ) -> Result<Link, Error> {
         let endings = Endings { abort: self.settings.abort_exits, hub_gone: false };
-        Link::open(stream, self.hello(place, token), self.settings.timeout, "rank 0", endings)
+        Link::open(stream, self.hello(place, token), self.settings.timeout, holder, endings)
     }
 
     fn hello(&self, place: Place, token: Vec<u8>) -> Hello {

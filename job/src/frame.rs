@@ -4,23 +4,43 @@
 //! A frame is `u32 length`, then that many bytes: `u8 kind` and the fields in order, little-endian. A text
 //! or a list of bytes is `u32 length` and its bytes, a list of ranks `u32 count` and as many `u32`.
 //!
-//! | kind | up (rank to hub) | fields                                        |
-//! |-----:|------------------|-----------------------------------------------|
-//! |    1 | `Hello`          | magic, token, rank, size, host                |
-//! |    2 | `Gather`         | channel, `u64` number, `u8` what, value       |
-//! |    3 | `Abort`          | `u8` code, why                                |
-//! |    4 | `Bye`            |                                               |
-//! |    5 | `Who`            | channel, `u64` number                         |
+//! | kind | up (rank or hub to the hub above) | fields                               |
+//! |-----:|-----------------------------------|--------------------------------------|
+//! |    1 | `Hello`                           | magic, token, rank, size, host       |
+//! |    2 | `Gather`                          | channel, `u64` number, `u8` what, values |
+//! |    3 | `Abort`                           | `u8` code, why                       |
+//! |    4 | `Bye`                             |                                      |
+//! |    5 | `Who`                             | channel, `u64` number                |
+//!
+//! Of a hub only, which speaks for all ranks below it:
+//!
+//! | kind | up        | fields                                                       |
+//! |-----:|-----------|--------------------------------------------------------------|
+//! |    6 | `Hosts`   | `u32` count, and as many hosts, each with the number of ranks |
+//! |    7 | `Broken`  | `u8` kind, then its fields                                   |
+//! |    8 | `Left`    | rank                                                         |
+//! |    9 | `Missing` | channel, `u64` number, ranks                                 |
 //!
 //! | kind | down (hub to rank) | fields                                      |
 //! |-----:|--------------------|---------------------------------------------|
-//! |    1 | `Welcome`          | node of each rank                           |
+//! |    1 | `Welcome`          | node of each rank: `u32` count, and as many times a node and a number of ranks |
 //! |    2 | `Refused`          | why                                         |
 //! |    3 | `Gathered`         | channel, `u64` number, values               |
 //! |    4 | `Broken`           | `u8` kind, then its fields                  |
 //! |    5 | `Missing`          | channel, `u64` number, ranks                |
+//! |    6 | `Who`              | channel, `u64` number; to a hub only        |
+//!
+//! Both ways, 10 `Post`: channel, `u64` number, `u32` count, and as many letters: from, `u32` count of runs (first, step, count),
+//! value.
 //!
 //! What was read is checked here for its form; `hub::state` and `link` check what it means.
+
+mod bytes;
+
+use std::sync::Arc;
+
+use self::bytes::{Reader, Writer};
+use crate::tree::Run;
 
 /// The longest value of an all-gather.
 pub const VALUE_MAX: usize = 16 << 20;
@@ -37,14 +57,16 @@ pub(crate) const DOWN_MAX: usize = 1 << 30;
 /// The longest reason of an abort; more is cut off.
 pub(crate) const WHY_MAX: usize = 1024;
 
-/// Opens a `Hello`: this protocol in its first version.
-const MAGIC: u32 = u32::from_le_bytes(*b"hgJ\x01");
+/// Opens a `Hello`: this protocol in its second version.
+const MAGIC: u32 = u32::from_le_bytes(*b"hgJ\x02");
 
 /// What a collective call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     Gather,
     Barrier,
+    /// Everybody gets the value of rank 0.
+    Share,
 }
 
 impl What {
@@ -52,6 +74,7 @@ impl What {
         match self {
             Self::Gather => "all-gather",
             Self::Barrier => "barrier",
+            Self::Share => "share",
         }
     }
 }
@@ -66,14 +89,53 @@ pub(crate) struct Hello {
     pub host: String,
 }
 
-/// From a rank to the hub.
+/// A value for some ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Letter {
+    pub from: u32,
+    pub to: Vec<Run>,
+    pub value: Arc<[u8]>,
+}
+
+/// Values for some ranks, of one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Post {
+    pub channel: String,
+    pub number: u64,
+    pub letters: Vec<Letter>,
+}
+
+/// From a rank, or a hub, to the hub above.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Up {
     Hello(Hello),
-    Gather { channel: String, number: u64, what: What, value: Vec<u8> },
-    Abort { code: u8, why: String },
+    /// Of an all-gather a value for each rank, of what rank 0 shares its own.
+    Gather {
+        channel: String,
+        number: u64,
+        what: What,
+        values: Vec<Vec<u8>>,
+    },
+    Abort {
+        code: u8,
+        why: String,
+    },
     Bye,
-    Who { channel: String, number: u64 },
+    Who {
+        channel: String,
+        number: u64,
+    },
+    Hosts(Vec<(String, u32)>),
+    Broken(Broken),
+    Left {
+        rank: u32,
+    },
+    Missing {
+        channel: String,
+        number: u64,
+        ranks: Vec<u32>,
+    },
+    Post(Post),
 }
 
 /// From the hub to a rank.
@@ -84,6 +146,8 @@ pub(crate) enum Down {
     Gathered { channel: String, number: u64, values: Vec<Vec<u8>> },
     Broken(Broken),
     Missing { channel: String, number: u64, ranks: Vec<u32> },
+    Who { channel: String, number: u64 },
+    Post(Post),
 }
 
 /// Why the ranks cannot work together any more. The first reason stays.
@@ -116,9 +180,13 @@ impl Up {
                 out.u8(1).u32(MAGIC).bytes(&hello.token).u32(hello.rank).u32(hello.size);
                 out.bytes(hello.host.as_bytes());
             }
-            Self::Gather { channel, number, what, value } => {
-                let what = u8::from(*what == What::Barrier);
-                out.u8(2).bytes(channel.as_bytes()).u64(*number).u8(what).bytes(value);
+            Self::Gather { channel, number, what, values } => {
+                let what = match what {
+                    What::Gather => 0,
+                    What::Barrier => 1,
+                    What::Share => 2,
+                };
+                out.u8(2).call(channel, *number).u8(what).values(values);
             }
             Self::Abort { code, why } => {
                 out.u8(3).u8(*code).bytes(why.as_bytes());
@@ -127,8 +195,22 @@ impl Up {
                 out.u8(4);
             }
             Self::Who { channel, number } => {
-                out.u8(5).bytes(channel.as_bytes()).u64(*number);
+                out.u8(5).call(channel, *number);
             }
+            Self::Hosts(hosts) => {
+                out.u8(6).length(hosts.len());
+                for (host, count) in hosts {
+                    out.bytes(host.as_bytes()).u32(*count);
+                }
+            }
+            Self::Broken(broken) => broken.encode(out.u8(7)),
+            Self::Left { rank } => {
+                out.u8(8).u32(*rank);
+            }
+            Self::Missing { channel, number, ranks } => {
+                out.u8(9).call(channel, *number).ranks(ranks);
+            }
+            Self::Post(post) => post.encode(&mut out),
         }
         out.finish()
     }
@@ -149,13 +231,23 @@ impl Up {
                 what: match body.u8()? {
                     0 => What::Gather,
                     1 => What::Barrier,
+                    2 => What::Share,
                     _ => return Err(Garbage),
                 },
-                value: body.bytes()?.to_vec(),
+                values: body.list(|body| Ok(body.bytes()?.to_vec()))?,
             },
             3 => Self::Abort { code: body.u8()?, why: body.text()? },
             4 => Self::Bye,
             5 => Self::Who { channel: body.channel()?, number: body.u64()? },
+            6 => Self::Hosts(body.list(|body| Ok((body.text()?, body.u32()?)))?),
+            7 => Self::Broken(Broken::decode(&mut body)?),
+            8 => Self::Left { rank: body.u32()? },
+            9 => Self::Missing {
+                channel: body.channel()?,
+                number: body.u64()?,
+                ranks: body.ranks()?,
+            },
+            POST => Self::Post(Post::decode(&mut body)?),
             _ => return Err(Garbage),
         };
         body.end(up)
@@ -167,21 +259,26 @@ impl Down {
         let mut out = Writer::new();
         match self {
             Self::Welcome { nodes } => {
-                out.u8(1).ranks(nodes);
+                let runs = nodes.chunk_by(|one, next| one == next);
+                out.u8(1).length(runs.clone().count());
+                for run in runs {
+                    out.u32(run[0]).length(run.len());
+                }
             }
             Self::Refused { why } => {
                 out.u8(2).bytes(why.as_bytes());
             }
             Self::Gathered { channel, number, values } => {
-                out.u8(3).bytes(channel.as_bytes()).u64(*number).length(values.len());
-                for value in values {
-                    out.bytes(value);
-                }
+                out.u8(3).call(channel, *number).values(values);
             }
             Self::Broken(broken) => broken.encode(out.u8(4)),
             Self::Missing { channel, number, ranks } => {
-                out.u8(5).bytes(channel.as_bytes()).u64(*number).ranks(ranks);
+                out.u8(5).call(channel, *number).ranks(ranks);
             }
+            Self::Who { channel, number } => {
+                out.u8(6).call(channel, *number);
+            }
+            Self::Post(post) => post.encode(&mut out),
         }
         out.finish()
     }
@@ -190,26 +287,50 @@ impl Down {
     pub(crate) fn decode(body: &[u8]) -> Result<Self, Garbage> {
         let mut body = Reader(body);
         let down = match body.u8()? {
-            1 => Self::Welcome { nodes: body.ranks()? },
+            1 => Self::Welcome { nodes: body.nodes()? },
             2 => Self::Refused { why: body.text()? },
-            3 => {
-                let (channel, number) = (body.channel()?, body.u64()?);
-                let count = body.u32()?;
-                let mut values = Vec::new();
-                for _ in 0..count {
-                    values.push(body.bytes()?.to_vec());
-                }
-                Self::Gathered { channel, number, values }
-            }
+            3 => Self::Gathered {
+                channel: body.channel()?,
+                number: body.u64()?,
+                values: body.list(|body| Ok(body.bytes()?.to_vec()))?,
+            },
             4 => Self::Broken(Broken::decode(&mut body)?),
             5 => Self::Missing {
                 channel: body.channel()?,
                 number: body.u64()?,
                 ranks: body.ranks()?,
             },
+            6 => Self::Who { channel: body.channel()?, number: body.u64()? },
+            POST => Self::Post(Post::decode(&mut body)?),
             _ => return Err(Garbage),
         };
         body.end(down)
+    }
+}
+
+/// The kind of a [`Post`], both ways.
+const POST: u8 = 10;
+
+impl Post {
+    fn encode(&self, out: &mut Writer) {
+        out.u8(POST).call(&self.channel, self.number).length(self.letters.len());
+        for Letter { from, to, value } in &self.letters {
+            out.u32(*from).length(to.len());
+            for run in to {
+                out.u32(run.first).u32(run.step).u32(run.count);
+            }
+            out.bytes(value);
+        }
+    }
+
+    fn decode(body: &mut Reader<'_>) -> Result<Self, Garbage> {
+        let run = |body: &mut Reader<'_>| {
+            Ok(Run { first: body.u32()?, step: body.u32()?, count: body.u32()? })
+        };
+        let letter = |body: &mut Reader<'_>| {
+            Ok(Letter { from: body.u32()?, to: body.list(run)?, value: body.bytes()?.into() })
+        };
+        Ok(Self { channel: body.channel()?, number: body.u64()?, letters: body.list(letter)? })
     }
 }
 
@@ -248,106 +369,6 @@ pub(crate) fn split(bytes: &[u8], max: usize) -> Result<Option<(&[u8], usize)>, 
     Ok(rest.get(..length).map(|body| (body, 4 + length)))
 }
 
-struct Writer(Vec<u8>);
-
-impl Writer {
-    fn new() -> Self {
-        Self(vec![0; 4])
-    }
-
-    fn u8(&mut self, number: u8) -> &mut Self {
-        self.0.push(number);
-        self
-    }
-
-    fn u32(&mut self, number: u32) -> &mut Self {
-        self.0.extend_from_slice(&number.to_le_bytes());
-        self
-    }
-
-    fn u64(&mut self, number: u64) -> &mut Self {
-        self.0.extend_from_slice(&number.to_le_bytes());
-        self
-    }
-
-    fn length(&mut self, length: usize) -> &mut Self {
-        self.u32(u32::try_from(length).expect("limits keep lengths below 4 GiB"))
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.length(bytes.len());
-        self.0.extend_from_slice(bytes);
-        self
-    }
-
-    fn ranks(&mut self, ranks: &[u32]) -> &mut Self {
-        self.length(ranks.len());
-        for rank in ranks {
-            self.u32(*rank);
-        }
-        self
-    }
-
-    fn finish(mut self) -> Vec<u8> {
-        let length = u32::try_from(self.0.len() - 4).expect("limits keep frames below 4 GiB");
-        self.0[..4].copy_from_slice(&length.to_le_bytes());
-        self.0
-    }
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Garbage> {
-        let (first, rest) = self.0.split_first_chunk::<N>().ok_or(Garbage)?;
-        self.0 = rest;
-        Ok(*first)
-    }
-
-    fn u8(&mut self) -> Result<u8, Garbage> {
-        Ok(self.array::<1>()?[0])
-    }
-
-    fn u32(&mut self) -> Result<u32, Garbage> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    fn u64(&mut self) -> Result<u64, Garbage> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    fn bytes(&mut self) -> Result<&'a [u8], Garbage> {
-        let length = self.u32()? as usize;
-        let (first, rest) = self.0.split_at_checked(length).ok_or(Garbage)?;
-        self.0 = rest;
-        Ok(first)
-    }
-
-    fn text(&mut self) -> Result<String, Garbage> {
-        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| Garbage)
-    }
-
-    fn channel(&mut self) -> Result<String, Garbage> {
-        let channel = self.text()?;
-        if channel.len() <= CHANNEL_MAX { Ok(channel) } else { Err(Garbage) }
-    }
-
-    fn ranks(&mut self) -> Result<Vec<u32>, Garbage> {
-        let count = self.u32()? as usize;
-        let length = count.checked_mul(4).ok_or(Garbage)?;
-        let (first, rest) = self.0.split_at_checked(length).ok_or(Garbage)?;
-        self.0 = rest;
-        Ok(first
-            .chunks_exact(4)
-            .map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
-            .collect())
-    }
-
-    fn end<T>(&self, frame: T) -> Result<T, Garbage> {
-        if self.0.is_empty() { Ok(frame) } else { Err(Garbage) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -360,13 +381,30 @@ mod tests {
         body
     }
 
+    fn post() -> Post {
+        let to = vec![Run { first: 1, step: 2, count: 3 }, Run { first: 9, step: 1, count: 1 }];
+        let letter = Letter { from: 4, to, value: [1, 2, 3].into() };
+        Post { channel: "p".into(), number: 5, letters: vec![letter] }
+    }
+
     #[test]
     fn every_kind_survives_the_wire() {
         let hello = Hello { token: vec![1, 2], rank: 3, size: 4, host: "a.b".into() };
         let ups = [
             Up::Hello(hello),
-            Up::Gather { channel: "x".into(), number: 9, what: What::Gather, value: vec![0, 255] },
-            Up::Gather { channel: String::new(), number: 0, what: What::Barrier, value: vec![] },
+            Up::Gather {
+                channel: "x".into(),
+                number: 9,
+                what: What::Gather,
+                values: vec![vec![0, 255], vec![]],
+            },
+            Up::Gather { channel: String::new(), number: 0, what: What::Barrier, values: vec![] },
+            Up::Gather { channel: String::new(), number: 0, what: What::Share, values: vec![] },
+            Up::Hosts(vec![("a.b".into(), 3), (String::new(), 1)]),
+            Up::Broken(Broken::Lost { rank: 2 }),
+            Up::Left { rank: 7 },
+            Up::Missing { channel: "x".into(), number: 1, ranks: vec![4] },
+            Up::Post(post()),
             Up::Abort { code: 7, why: "because".into() },
             Up::Bye,
             Up::Who { channel: "x".into(), number: 1 << 40 },
@@ -387,6 +425,8 @@ mod tests {
             Down::Refused { why: "size".into() },
             Down::Gathered { channel: "c".into(), number: 1, values: vec![vec![], vec![1]] },
             Down::Missing { channel: String::new(), number: 2, ranks: vec![] },
+            Down::Who { channel: "c".into(), number: 3 },
+            Down::Post(post()),
         ];
         downs.extend(brokens.map(Down::Broken));
         for down in downs {

@@ -19,7 +19,7 @@ const RANKS: u8 = 3;
 /// it stays so, and no call ends after that. When all have gone, it is over, and it has told why.
 pub fn fuzz_hub(mut bytes: &[u8]) {
     let mut run = Run {
-        hub: Hub::new(u32::from(RANKS), b"t".to_vec()),
+        hub: Hub::star(u32::from(RANKS), b"t".to_vec()),
         members: [None; RANKS as usize],
         broken: None,
     };
@@ -91,6 +91,7 @@ impl Run {
                     down
                 }
                 Effect::All(down) => down,
+                Effect::Up(up) => panic!("rank 0 has nobody above it: {up:?}"),
             };
             let encoded = down.encode();
             let (body, used) =
@@ -106,7 +107,8 @@ impl Run {
                     self.broken.get_or_insert(broken);
                 }
                 Down::Gathered { .. } | Down::Welcome { .. } => assert!(self.broken.is_none()),
-                Down::Refused { .. } | Down::Missing { .. } => {}
+                Down::Refused { .. } | Down::Missing { .. } | Down::Post(_) => {}
+                Down::Who { .. } => panic!("ranks are not asked"),
             }
         }
         assert_eq!(self.hub.broken(), self.broken.as_ref());
@@ -153,7 +155,7 @@ mod tests {
         prop_oneof![
             4 => (0..4_u32).prop_map(hello),
             8 => (prop_oneof![Just(""), Just("c")], 0..3_u64, what).prop_map(|(channel, number, what)| {
-                Up::Gather { channel: channel.into(), number, what, value: vec![1] }
+                Up::Gather { channel: channel.into(), number, what, values: if what == What::Barrier { vec![] } else { vec![vec![1]] } }
             }),
             1 => Just(Up::Bye),
             1 => Just(Up::Abort { code: 7, why: "so".into() }),

@@ -1,4 +1,5 @@
-//! The hub: one thread that holds the connections of all ranks. It runs in rank 0, or in the runner.
+//! A hub: one thread that holds the connections of ranks, and of other hubs. It runs in rank 0 and in each other rank that heads
+//! some, or in the runner.
 
 mod connection;
 mod serve;
@@ -10,7 +11,7 @@ mod tests;
 
 use std::{
     io,
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     os::{fd::OwnedFd, unix::net::UnixStream},
     sync::{
         Arc,
@@ -23,12 +24,17 @@ use std::{
 
 use mio::{Poll, Token, Waker};
 
-use crate::{error::Error, frame::Broken, notice::Notice};
+use crate::{
+    error::Error,
+    frame::{Broken, Hello},
+    notice::Notice,
+};
 
 /// What a hub is made of.
 pub(crate) struct Config {
-    pub size: u32,
-    pub token: Vec<u8>,
+    pub hub: state::Hub,
+    /// The connection to the hub above.
+    pub above: Option<Above>,
     /// Until when ranks may join.
     pub deadline: Instant,
     /// Told when some take long to do so.
@@ -39,6 +45,15 @@ pub(crate) struct Config {
     pub seats: Vec<Seat>,
     /// Told once, in the hub's thread, when the ranks cannot work together any more.
     pub on_broken: OnBroken,
+}
+
+/// The way to the hub above.
+pub(crate) struct Above {
+    /// Whose hub that is.
+    pub rank: u32,
+    pub stream: TcpStream,
+    /// What is said there first.
+    pub hello: Hello,
 }
 
 /// A connection that was made for a rank.

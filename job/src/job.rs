@@ -1,6 +1,7 @@
 //! A process as one rank among others.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -217,11 +218,9 @@ impl Channel {
     /// # Errors
     /// As there.
     pub fn all_gather(&self, value: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        if value.len() > VALUE_MAX {
-            return Err(Error::TooLong { len: value.len(), max: VALUE_MAX });
-        }
+        check_length(value)?;
         match &self.job.inner.link {
-            Some(link) => link.collect(&self.name, What::Gather, value, self.wait),
+            Some(link) => link.collect(&self.name, What::Gather, Some(value), self.wait),
             None => Ok(vec![value.to_vec()]),
         }
     }
@@ -238,9 +237,7 @@ impl Channel {
         patience: Duration,
         late: impl FnMut(Option<&Ranks>),
     ) -> Result<Vec<Vec<u8>>, Error> {
-        if value.len() > VALUE_MAX {
-            return Err(Error::TooLong { len: value.len(), max: VALUE_MAX });
-        }
+        check_length(value)?;
         match &self.job.inner.link {
             Some(link) => link.gather_watched(&self.name, value, patience, late),
             None => Ok(vec![value.to_vec()]),
@@ -253,6 +250,44 @@ impl Channel {
     /// As for [`Job::all_gather`].
     pub fn barrier(&self) -> Result<(), Error> {
         let Some(link) = &self.job.inner.link else { return Ok(()) };
-        link.collect(&self.name, What::Barrier, &[], self.wait).map(drop)
+        link.collect(&self.name, What::Barrier, None, self.wait).map(drop)
     }
+
+    /// Rank 0 gives a value of at most [`VALUE_MAX`] bytes, and all get it; what others give is not looked at. Of any number
+    /// of ranks, no process holds more than this one value.
+    ///
+    /// # Errors
+    /// As for [`Job::all_gather`].
+    pub fn share(&self, value: &[u8]) -> Result<Vec<u8>, Error> {
+        check_length(value)?;
+        let Some(link) = &self.job.inner.link else { return Ok(value.to_vec()) };
+        let value = (self.job.rank() == 0).then_some(value);
+        let mut values = link.collect(&self.name, What::Share, value, self.wait)?;
+        values.pop().ok_or_else(|| Error::Disagree("rank 0 has shared nothing".into()))
+    }
+
+    /// Gives a value of at most [`VALUE_MAX`] bytes to some other ranks, and gets theirs, by rank: whoever a rank names has to
+    /// name it, too. Ends when theirs have come, whatever other ranks do. Of any number of ranks, no process holds more than the
+    /// values that it gets, and a bounded number that it passes on.
+    ///
+    /// # Errors
+    /// As for [`Job::all_gather`]; what is late is named by this rank itself.
+    ///
+    /// # Panics
+    /// `peers` are not ascending, or there are no such ranks.
+    pub fn exchange(&self, peers: &[u32], value: &[u8]) -> Result<BTreeMap<u32, Arc<[u8]>>, Error> {
+        let (rank, size) = (self.job.rank(), self.job.size());
+        let is_well = peers.is_sorted_by(|one, next| one < next) && !peers.contains(&rank);
+        assert!(is_well && peers.iter().all(|peer| *peer < size), "other ranks, in their order");
+        check_length(value)?;
+        match &self.job.inner.link {
+            Some(link) => link.exchange(&self.name, peers, value, self.wait),
+            None => Ok(BTreeMap::new()),
+        }
+    }
+}
+
+fn check_length(value: &[u8]) -> Result<(), Error> {
+    let (len, max) = (value.len(), VALUE_MAX);
+    if len > max { Err(Error::TooLong { len, max }) } else { Ok(()) }
 }

@@ -19,12 +19,13 @@
 //! | nothing | one process alone | |
 //!
 //! Nothing needs an MPI library, and a program that uses MPI besides is not disturbed. The launcher only
-//! carries the address of rank 0; everything else goes over a connection of each rank to a *hub*, a thread
-//! in rank 0 or in the runner, which therefore knows at once who dies, and says it to everybody.
+//! carries addresses; everything else goes over a connection of each rank to a *hub*, a thread in rank 0 or in the runner, which
+//! therefore knows at once who dies, and says it to everybody. Of more than 33 ranks some have hubs of their own, which are
+//! connected as a tree: no process has more than [`SOCKETS_MAX`] sockets for the job.
 //!
 //! # Threads
 //! A [`Job`] may be used from any thread; collective calls of one [`Channel`] need one order on all ranks.
-//! Each rank has one thread that sleeps in a read; rank 0, or the runner, one more for the hub; PMIx one more.
+//! Each rank has one thread that sleeps in a read; whoever has a hub one more for that; PMIx one more.
 //!
 //! # Cleanup
 //! Nothing is left behind, but the file of a `dir:` rendezvous when rank 0 is killed while ranks meet.
@@ -51,7 +52,10 @@ mod notice;
 mod pmi;
 mod pmix;
 mod settings;
+#[doc(hidden)]
+pub mod simulate;
 mod stream;
+mod tree;
 
 pub use error::{Error, Ranks};
 #[doc(hidden)]
@@ -63,3 +67,4 @@ pub use job::{Channel, Job};
 pub use local::{Ended, Local, Started};
 pub use node_map::{MapError, NodeMap, RANKS_MAX};
 pub use settings::{Settings, Via};
+pub use tree::SOCKETS_MAX;

@@ -4,7 +4,7 @@
 //! passed; then it asks the hub whom it waits for, and says so.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io::{BufReader, Read as _, Write as _},
     os::fd::AsFd as _,
     process,
@@ -17,12 +17,18 @@ use hg_na_memory::NotInherited;
 
 use crate::{
     error::{Error, Ranks},
-    frame::{Broken, DOWN_MAX, Down, Hello, Up, What},
+    frame::{Broken, DOWN_MAX, Down, Hello, Letter, Post, Up, What},
     stream::Stream,
+    tree::Run,
 };
 
 /// How long the hub may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(2);
+
+/// What holds the hub at the other end, in words.
+pub(crate) const RANK_0: &str = "rank 0";
+/// Another rank than 0 does.
+pub(crate) const RANK_ABOVE: &str = "the rank that this one is connected through";
 
 /// What ends the process, instead of being told to the next call.
 #[derive(Debug, Clone, Copy)]
@@ -41,8 +47,15 @@ pub(crate) struct Link {
     writer: Mutex<Stream>,
     reader: Option<JoinHandle<()>>,
     rank: u32,
-    /// The next call of each channel.
-    calls: Mutex<HashMap<String, u64>>,
+    /// The next collective call of each channel, and the next exchange.
+    calls: Mutex<HashMap<(String, Kind), u64>>,
+}
+
+/// What is numbered by itself in each channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Collective,
+    Exchange,
 }
 
 #[derive(Debug)]
@@ -61,6 +74,8 @@ struct Shared {
 struct State {
     welcome: Option<Vec<u32>>,
     answers: HashMap<(String, u64), Answer>,
+    /// What has come of exchanges.
+    letters: HashMap<(String, u64), Letters>,
     end: Option<End>,
     /// This rank has said `Bye`: what comes after is nobody's business.
     leaving: bool,
@@ -71,6 +86,9 @@ enum Answer {
     Gathered(Vec<Vec<u8>>),
     Missing(Vec<u32>),
 }
+
+/// The values that came of an exchange, by rank.
+pub(crate) type Letters = BTreeMap<u32, Arc<[u8]>>;
 
 /// The values of a call, or whom it waits for.
 type Met = Result<Vec<Vec<u8>>, Ranks>;
@@ -125,10 +143,10 @@ impl Link {
         &self,
         channel: &str,
         what: What,
-        value: &[u8],
+        value: Option<&[u8]>,
         within: Duration,
     ) -> Result<Vec<Vec<u8>>, Error> {
-        let call = self.call(channel, what, value);
+        let call = self.call(channel, what, value.map(<[u8]>::to_vec));
         match self.answer(&call, within)? {
             Some(Ok(values)) => Ok(values),
             Some(Err(missing)) => {
@@ -146,7 +164,7 @@ impl Link {
         patience: Duration,
         mut late: impl FnMut(Option<&Ranks>),
     ) -> Result<Vec<Vec<u8>>, Error> {
-        let call = self.call(channel, What::Gather, value);
+        let call = self.call(channel, What::Gather, Some(value.to_vec()));
         loop {
             match self.answer(&call, patience)? {
                 Some(Ok(values)) => return Ok(values),
@@ -157,10 +175,11 @@ impl Link {
     }
 
     /// Makes a call: its channel and number.
-    fn call(&self, channel: &str, what: What, value: &[u8]) -> (String, u64) {
-        let number = self.take_number(channel);
+    fn call(&self, channel: &str, what: What, value: Option<Vec<u8>>) -> (String, u64) {
+        let number = self.take_number(channel, Kind::Collective);
         let channel = channel.to_owned();
-        let up = Up::Gather { channel: channel.clone(), number, what, value: value.to_vec() };
+        let values = value.into_iter().collect();
+        let up = Up::Gather { channel: channel.clone(), number, what, values };
         // Where writing fails, reading tells why.
         let _ = self.say(&up);
         (channel, number)
@@ -181,9 +200,35 @@ impl Link {
         self.wait(Instant::now() + ANSWER, answered)
     }
 
-    fn take_number(&self, channel: &str) -> u64 {
+    /// Sends a value to some ranks, and waits for theirs. Both by rank, ascending.
+    pub(crate) fn exchange(
+        &self,
+        channel: &str,
+        peers: &[u32],
+        value: &[u8],
+        within: Duration,
+    ) -> Result<Letters, Error> {
+        let number = self.take_number(channel, Kind::Exchange);
+        let call = (channel.to_owned(), number);
+        let letter = Letter { from: self.rank, to: Run::of(peers), value: value.into() };
+        let post = Post { channel: channel.to_owned(), number, letters: vec![letter] };
+        // Where writing fails, reading tells why.
+        let _ = self.say(&Up::Post(post));
+        let met = self.wait(Instant::now() + within, |state| {
+            let letters = state.letters.entry(call.clone()).or_default();
+            let is_whole = peers.iter().all(|peer| letters.contains_key(peer));
+            is_whole.then(|| std::mem::take(letters))
+        })?;
+        let came = locked(&self.shared.state).letters.remove(&call).unwrap_or_default();
+        met.ok_or_else(|| {
+            let missing = peers.iter().copied().filter(|peer| !came.contains_key(peer)).collect();
+            Error::Late { what: "exchange", number: number + 1, within, missing: Ranks(missing) }
+        })
+    }
+
+    fn take_number(&self, channel: &str, kind: Kind) -> u64 {
         let mut calls = locked(&self.calls);
-        let next = calls.entry(channel.to_owned()).or_default();
+        let next = calls.entry((channel.to_owned(), kind)).or_default();
         let number = *next;
         *next += 1;
         number
@@ -302,6 +347,12 @@ impl Shared {
             Down::Missing { channel, number, ranks } => {
                 state.answers.entry((channel, number)).or_insert(Answer::Missing(ranks));
             }
+            Down::Post(Post { channel, number, letters }) => {
+                let came = letters.into_iter().map(|letter| (letter.from, letter.value));
+                state.letters.entry((channel, number)).or_default().extend(came);
+            }
+            // A hub is asked that, not a rank.
+            Down::Who { .. } => {}
             Down::Refused { why } => {
                 state.end.get_or_insert(End::Refused(why));
             }

@@ -200,8 +200,8 @@ impl Local {
         let grace = self.grace;
         let timeout = self.timeout.unwrap_or(TIMEOUT);
         let hub = hub::Running::start(hub::Config {
-            size: self.size,
-            token: Vec::new(),
+            hub: hub::state::Hub::star(self.size, Vec::new()),
+            above: None,
             deadline: Instant::now() + timeout,
             notice: Notice::new(self.on_waiting, timeout),
             listener: None,

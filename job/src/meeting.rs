@@ -1,4 +1,4 @@
-//! Rank 0's address as a text, how it travels without a launcher, and how others get there.
+//! A hub's address as a text, how it travels without a launcher, and how others get there.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Error, host, notice::Notice};
+use crate::{Error, host, notice::Notice, tree::Branch};
 
 /// Where the hub is and how to be let in: `hg1/TOKEN/HOST/PORT/IP,IP`, without spaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,14 +69,19 @@ impl Address {
     }
 
     /// A connection to the hub. On the same machine over loopback, else over whichever address answers.
-    pub(crate) fn connect(&self, deadline: Instant, notice: Notice) -> Result<TcpStream, Error> {
+    pub(crate) fn connect(
+        &self,
+        rank: u32,
+        deadline: Instant,
+        notice: Notice,
+    ) -> Result<TcpStream, Error> {
         let is_near = self.host == host::identity();
         let ips: Vec<IpAddr> =
             self.ips.iter().copied().filter(|ip| ip.is_loopback() == is_near).collect();
         let ips = if ips.is_empty() { &self.ips } else { &ips };
         let targets: Vec<SocketAddr> =
             ips.iter().map(|ip| SocketAddr::new(*ip, self.port)).collect();
-        knock(&targets, deadline, &format!("rank 0 at {}", self.shown(ips)), notice)
+        knock(&targets, deadline, &format!("rank {rank} at {}", self.shown(ips)), notice)
     }
 
     fn shown(&self, ips: &[IpAddr]) -> String {
@@ -141,11 +146,22 @@ impl Rendezvous {
         }
     }
 
-    /// Rank 0 makes its address known. A folder keeps it until the job is together.
-    pub(crate) fn publish(&self, address: &Address) -> Result<Option<Published>, Error> {
+    /// Whose hub a rank connects to. A folder has room for many addresses; at a known port all meet.
+    pub(crate) fn branch(&self, rank: u32, size: u32) -> Branch {
+        match self {
+            Self::Folder(_) => Branch::of(rank, size),
+            Self::Tcp(_) if rank == 0 => Branch { ranks: 0..size, parent: None },
+            Self::Tcp(_) => Branch { ranks: rank..rank + 1, parent: Some(0) },
+        }
+    }
+
+    /// A rank makes its hub's address known. A folder keeps it until the job is together.
+    pub(crate) fn publish(&self, rank: u32, address: &Address) -> Result<Option<Published>, Error> {
         let Self::Folder(folder) = self else { return Ok(None) };
-        let (target, draft) =
-            (folder.join(FILE), folder.join(format!(".{FILE}.{}", std::process::id())));
+        let name = file_of(rank);
+        // Hosts may have the same process numbers.
+        let draft = folder.join(format!(".{name}.{}", std::process::id()));
+        let target = folder.join(name);
         let write = || -> std::io::Result<()> {
             let mut options = fs::OpenOptions::new();
             // It holds the token: nobody else's to read.
@@ -171,6 +187,7 @@ impl Rendezvous {
     /// The other ranks' way in: a connection, and the token.
     pub(crate) fn find(
         &self,
+        rank: u32,
         token: &str,
         deadline: Instant,
         within: Duration,
@@ -178,9 +195,10 @@ impl Rendezvous {
     ) -> Result<(TcpStream, Vec<u8>), Error> {
         match self {
             Self::Folder(folder) => {
-                let file = folder.join(FILE);
-                let address = Address::parse(&read_when_there(&file, deadline, within, notice)?)?;
-                let stream = address.connect(deadline, notice)?;
+                let file = folder.join(file_of(rank));
+                let text = read_when_there(&file, rank, deadline, within, notice)?;
+                let address = Address::parse(&text)?;
+                let stream = address.connect(rank, deadline, notice)?;
                 Ok((stream, address.token))
             }
             Self::Tcp(at) => {
@@ -195,7 +213,11 @@ impl Rendezvous {
     }
 }
 
-/// The file in a folder.
+/// A hub's file in a folder.
+fn file_of(rank: u32) -> String {
+    if rank == 0 { FILE.to_owned() } else { format!("{FILE}.{rank}") }
+}
+
 const FILE: &str = "hg-job-hub";
 
 /// Taken away when dropped.
@@ -211,6 +233,7 @@ impl Drop for Published {
 
 fn read_when_there(
     path: &Path,
+    rank: u32,
     deadline: Instant,
     within: Duration,
     mut notice: Notice,
@@ -223,12 +246,13 @@ fn read_when_there(
             }
             Err(_) if deadline <= Instant::now() => {
                 return Err(Error::Environment(format!(
-                    "rank 0 did not join within {within:?}: there is no {}",
+                    "rank {rank} did not join within {within:?}: there is no {}",
                     path.display()
                 )));
             }
             Err(_) => {
-                let words = || format!("rank 0 has not left {} yet: still waiting", path.display());
+                let words =
+                    || format!("rank {rank} has not left {} yet: still waiting", path.display());
                 notice.look(words);
                 std::thread::sleep(PAUSE);
             }

@@ -40,6 +40,11 @@ pub(crate) struct Client {
 
 /// What rank 0's address is put under.
 const KEY: &str = "hg-job-hub";
+
+/// Where a rank shows the address of its hub.
+fn key_of(rank: u32) -> String {
+    if rank == 0 { KEY.to_owned() } else { format!("{KEY}.{rank}") }
+}
 /// How long a server may take to hear an abort or a goodbye.
 const PARTING: Duration = Duration::from_secs(5);
 
@@ -143,31 +148,41 @@ impl Client {
         self.place
     }
 
-    /// Rank 0 shows its address; everybody learns it. One barrier.
-    pub(crate) fn meet(&mut self, address: Option<&str>) -> Result<String, Error> {
+    /// Shows an address, if there is one, and learns that of another rank, if one is wanted. One barrier.
+    pub(crate) fn meet(
+        &mut self,
+        address: Option<&str>,
+        from: Option<u32>,
+    ) -> Result<Option<String>, Error> {
         if let Some(address) = address {
-            self.put(address)?;
+            self.put(&key_of(self.place.rank), address)?;
         }
         let nodes = self.mapping()?;
         let here = RollCall::answer(&self.space, self.place.rank, self.place.size);
         // MPICH's barrier in the second dialect ends at once: there the question for rank 0's value waits.
-        let met = self.barrier().and_then(|()| self.get(KEY));
+        let met =
+            self.barrier().and_then(|()| from.map(|rank| self.get(&key_of(rank))).transpose());
         match met {
-            Ok(value) => value.ok_or_else(|| self.error("rank 0 has shown no address")),
+            Ok(None) => Ok(None),
+            Ok(Some(Some(value))) => Ok(Some(value)),
+            Ok(Some(None)) => {
+                let rank = from.unwrap_or(0);
+                Err(self.error(&format!("rank {rank} has shown no address")))
+            }
             Err(Trouble::Late) => Err(here.missing(nodes.as_deref(), self.within)),
             Err(Trouble::Error(error)) => Err(error),
         }
     }
 
-    fn put(&mut self, value: &str) -> Result<(), Error> {
+    fn put(&mut self, key: &str, value: &str) -> Result<(), Error> {
         assert!(value.len() <= VALUE_MAX, "an address is short");
         let answer = if self.dialect == Via::Pmi2 {
-            self.ask_packet("kvs-put", &[("key", KEY), ("value", value)])?
+            self.ask_packet("kvs-put", &[("key", key), ("value", value)])?
         } else {
             let space = self.space.clone();
             self.ask_line(
                 "put",
-                &[("kvsname", &space), ("key", KEY), ("value", value)],
+                &[("kvsname", &space), ("key", key), ("value", value)],
                 "put_result",
             )?
         };

@@ -69,23 +69,28 @@ impl Client {
         self.place
     }
 
-    /// Rank 0 shows its address; everybody learns it.
-    pub(crate) fn meet(&self, address: Option<&str>) -> Result<String, Error> {
+    /// Shows an address, if there is one, and learns that of another rank, if one is wanted.
+    pub(crate) fn meet(
+        &self,
+        address: Option<&str>,
+        from: Option<u32>,
+    ) -> Result<Option<String>, Error> {
         let key = CString::new(KEY).expect("a constant without a zero");
         if let Some(address) = address {
-            let shown = CString::new(address).expect("addresses have no zero");
+            let (key, shown) =
+                (key.clone(), CString::new(address).expect("addresses have no zero"));
             self.ask("PMIx_Put", self.deadline, self.within, move |pmix| pmix.show(&key, &shown))?;
-            return Ok(address.to_owned());
         }
+        let Some(from) = from else { return Ok(None) };
         // The server's own bound, in whole seconds, is a second longer than this process's.
         let left = self.deadline.saturating_duration_since(Instant::now()).as_secs();
         let seconds = i32::try_from(left + 1).unwrap_or(i32::MAX);
         let deadline = self.deadline;
         let look = move |pmix: &Pmix| loop {
-            match pmix.look(0, &key, seconds)? {
-                Some(text) => return Ok(text),
+            match pmix.look(from, &key, seconds)? {
+                Some(text) => return Ok(Some(text)),
                 None if deadline <= Instant::now() => {
-                    return Err("rank 0 is unknown to the server".into());
+                    return Err(format!("rank {from} is unknown to the server"));
                 }
                 None => std::thread::sleep(PAUSE),
             }
@@ -93,7 +98,7 @@ impl Client {
         self.ask("PMIx_Get", self.deadline, self.within, look).map_err(|error| match error {
             Error::Launcher { launcher, why } if deadline <= Instant::now() => Error::Launcher {
                 launcher,
-                why: format!("rank 0 did not join within {:?} ({why})", self.within),
+                why: format!("rank {from} did not join within {:?} ({why})", self.within),
             },
             other => other,
         })

@@ -5,7 +5,9 @@
 //! $ job-probe --local 4 --nodes 2x2
 //! ```
 
-use std::{fmt::Write as _, io::Write as _, process::ExitCode, time::Duration};
+use std::{
+    collections::BTreeSet, fmt::Write as _, io::Write as _, process::ExitCode, time::Duration,
+};
 
 use nix::unistd::{ForkResult, alarm, close, fork, pause};
 
@@ -19,6 +21,7 @@ job-probe [OPTION]...: joins the job that it was started in, tries it, prints wh
   --grace SECONDS     what ranks of --local may take to end after one died
   --wait SECONDS      for each collective call
   --rounds N          all-gathers and barriers (1)
+  --exchange          instead of an all-gather: values between neighbours on a ring, and one of rank 0's to all
   --bytes N           length of a value (12)
   --die RANK@POINT    that rank kills itself: start, joined, round
   --quit RANK@POINT   that rank exits with status 0 there
@@ -35,6 +38,7 @@ struct Options {
     wait: Option<Duration>,
     grace: Option<Duration>,
     rounds: u32,
+    exchange: bool,
     bytes: usize,
     die: Option<Act>,
     quit: Option<Act>,
@@ -100,6 +104,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
             "--grace" => options.grace = Some(seconds(value()?)?),
             "--wait" => options.wait = Some(seconds(value()?)?),
             "--rounds" => options.rounds = number(value()?)?,
+            "--exchange" => options.exchange = true,
             "--bytes" => options.bytes = number(value()?)? as usize,
             "--die" => options.die = Some(act(value()?)?),
             "--quit" => options.quit = Some(act(value()?)?),
@@ -203,7 +208,11 @@ fn be_a_rank(options: &Options) -> Result<(), Error> {
         if round > 0 {
             options.act(Some(job.rank()), "round");
         }
-        agree &= gather(&job, round, options.bytes)?;
+        agree &= if options.exchange {
+            exchange(&job, round, options.bytes)?
+        } else {
+            gather(&job, round, options.bytes)?
+        };
         job.barrier()?;
     }
     if options.abort == Some(job.rank()) {
@@ -213,8 +222,9 @@ fn be_a_rank(options: &Options) -> Result<(), Error> {
         // Waits for what will not come.
         job.barrier()?;
     }
+    let sockets = sockets();
     // One write: lines of several ranks stay whole.
-    let mut line = describe(&job, agree);
+    let mut line = describe(&job, agree, sockets);
     line.push('\n');
     // Without a reader nobody is told.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
@@ -233,7 +243,27 @@ fn gather(job: &Job, round: u32, bytes: usize) -> Result<bool, Error> {
     Ok(values.into_iter().eq(expected))
 }
 
-fn describe(job: &Job, agree: bool) -> String {
+/// With those at both sides, and with one that is half the job away.
+fn exchange(job: &Job, round: u32, bytes: usize) -> Result<bool, Error> {
+    let (rank, size) = (job.rank(), job.size());
+    let distances = [1, size / 2, size - size / 2, size - 1];
+    let peers: BTreeSet<u32> = distances.iter().map(|far| (rank + far) % size).collect();
+    let peers: Vec<u32> = peers.into_iter().filter(|peer| *peer != rank).collect();
+    let channel = job.channel("probe");
+    let came = channel.exchange(&peers, &value(rank, round, bytes))?;
+    let expected = peers.iter().map(|peer| (*peer, value(*peer, round, bytes)));
+    let is_well = came.into_iter().map(|(peer, value)| (peer, value.to_vec())).eq(expected);
+    Ok(is_well && channel.share(&value(rank, round, bytes))? == value(0, round, bytes))
+}
+
+/// How many this process has.
+fn sockets() -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+}
+
+fn describe(job: &Job, agree: bool, sockets: usize) -> String {
     let mut text = String::new();
     let mut add = |name: &str, value: &dyn std::fmt::Display| {
         let comma = if text.is_empty() { "{" } else { ", " };
@@ -250,6 +280,7 @@ fn describe(job: &Job, agree: bool) -> String {
     add("mates", &list(job.node_map().ranks_of(job.node())));
     add("via", &format!("\"{}\"", job.via()));
     add("gathered", &agree);
+    add("sockets", &sockets);
     text.push('}');
     text
 }

@@ -12,7 +12,7 @@ use hg_na_memory::NotInherited;
 use mio::{Interest, Registry, Token, unix::SourceFd};
 
 use crate::{
-    frame::{FRAME_HEAD, Garbage, HELLO_MAX, UP_MAX, Up, split},
+    frame::{DOWN_MAX, Down, FRAME_HEAD, Garbage, HELLO_MAX, UP_MAX, Up, split},
     stream::Stream,
 };
 
@@ -25,6 +25,17 @@ pub(crate) enum Who {
     Seat(u32),
     /// A member.
     Rank(u32),
+    /// A member that is a hub: it speaks for several ranks.
+    Hub(u32),
+    /// The hub above this one, which is that rank's.
+    Above(u32),
+}
+
+/// A frame, by who it is of.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    Up(Up),
+    Down(Down),
 }
 
 #[derive(Debug)]
@@ -37,12 +48,17 @@ pub(crate) struct Connection {
     output: VecDeque<Arc<[u8]>>,
     /// Bytes of the first output that have gone.
     sent: usize,
+    /// Bytes of all output.
+    waiting: usize,
     /// No more is read, and it ends when the output has gone.
     pub closing: bool,
 }
 
 /// How much is read at once.
 const CHUNK: usize = 64 << 10;
+
+/// Bytes that wait for one connection at which nothing is read that could add to them.
+const OUTPUT_FULL: usize = 4 << 20;
 
 /// What came of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +76,7 @@ impl Connection {
     pub(crate) fn new(who: Who, stream: Stream) -> Self {
         let kept = NotInherited::new(stream.as_fd());
         let (input, output) = Default::default();
-        Self { who, _kept: kept, stream, input, output, sent: 0, closing: false }
+        Self { who, _kept: kept, stream, input, output, sent: 0, waiting: 0, closing: false }
     }
 
     pub(crate) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
@@ -75,13 +91,13 @@ impl Connection {
 
     /// Is it that rank's?
     pub(crate) fn is_of(&self, rank: u32) -> bool {
-        matches!(self.who, Who::Seat(one) | Who::Rank(one) if one == rank)
+        matches!(self.who, Who::Seat(one) | Who::Rank(one) | Who::Hub(one) if one == rank)
     }
 
     /// Reads what is there, until there is at least a frame of those that are allowed: whoever sends more waits until they were handled.
     pub(crate) fn fill(&mut self) -> Filled {
         let mut chunk = [0; CHUNK];
-        while self.input.len() < self.frame_max() + FRAME_HEAD {
+        while self.input.len() < self.wanted() {
             match self.stream.read(&mut chunk) {
                 Ok(0) => return Filled::Closed,
                 Ok(count) => self.input.extend_from_slice(&chunk[..count]),
@@ -93,24 +109,41 @@ impl Connection {
         Filled::Some
     }
 
+    /// How much is read before what is there is handled: the frame that it begins with, or some.
+    fn wanted(&self) -> usize {
+        let announced = self.input.first_chunk::<FRAME_HEAD>();
+        let frame = announced.map_or(0, |length| u32::from_le_bytes(*length) as usize);
+        (frame.min(self.frame_max()) + FRAME_HEAD).max(CHUNK)
+    }
+
     fn frame_max(&self) -> usize {
         match self.who {
             Who::Stranger { .. } | Who::Seat(_) => HELLO_MAX,
             Who::Rank(_) => UP_MAX,
+            Who::Hub(_) | Who::Above(_) => DOWN_MAX,
         }
     }
 
     /// The next whole frame.
-    pub(crate) fn next_frame(&mut self) -> Result<Option<Up>, Garbage> {
+    pub(crate) fn next_frame(&mut self) -> Result<Option<Frame>, Garbage> {
         let max = self.frame_max();
         let Some((body, used)) = split(&self.input, max)? else { return Ok(None) };
-        let up = Up::decode(body)?;
+        let frame = match self.who {
+            Who::Above(_) => Frame::Down(Down::decode(body)?),
+            _ => Frame::Up(Up::decode(body)?),
+        };
         self.input.drain(..used);
-        Ok(Some(up))
+        Ok(Some(frame))
     }
 
     pub(crate) fn push(&mut self, frame: Arc<[u8]>) {
+        self.waiting += frame.len();
         self.output.push_back(frame);
+    }
+
+    /// So much waits here that whoever fills it is not read.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting > OUTPUT_FULL
     }
 
     /// Writes what goes. `false`: the connection is broken.
@@ -123,6 +156,7 @@ impl Connection {
                 Err(_) => return false,
             }
             if self.sent == first.len() {
+                self.waiting -= self.sent;
                 self.sent = 0;
                 self.output.pop_front();
             }

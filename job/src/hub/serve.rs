@@ -15,13 +15,13 @@ use mio::{Events, Interest, Poll, Token, net::TcpListener, unix::SourceFd};
 use slab::Slab;
 
 use super::{
-    Config, ENDS, LISTENER, OnBroken, Seat, WAKER,
-    connection::{Connection, Filled, Who},
+    Above, Config, ENDS, LISTENER, OnBroken, Seat, WAKER,
+    connection::{Connection, Filled, Frame, Who},
     state::{Effect, Hub},
 };
 use crate::{
     error::{Error, Ranks},
-    frame::{Down, Up},
+    frame::{Down, Hello, Up},
     host,
     notice::Notice,
     stream::Stream,
@@ -43,8 +43,14 @@ pub(super) struct Server {
     connections: Slab<Connection>,
     /// Watched until the hub ends.
     processes: Vec<OwnedFd>,
-    /// The connection of each rank.
+    /// The connection of each child.
     places: Vec<Option<usize>>,
+    /// That to the hub above.
+    above: Option<usize>,
+    /// Whether there may be a connection that takes in too little.
+    is_full: bool,
+    /// Connections that were not read, since somebody else takes in too little.
+    held: Vec<usize>,
     deadline: Option<Instant>,
     notice: Notice,
     on_broken: Option<OnBroken>,
@@ -53,15 +59,19 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(poll: Poll, config: Config, stop: Arc<AtomicBool>) -> Result<Self, Error> {
-        let Config { size, token, deadline, notice, listener, seats, on_broken } = config;
-        host::allow_descriptors(u64::from(size) + 128);
+        let Config { hub, above, deadline, notice, listener, seats, on_broken } = config;
+        let children = hub.child_ranks().count();
+        host::allow_descriptors(children as u64 + 128);
         let mut server = Self {
             poll,
-            hub: Hub::new(size, token),
+            hub,
             listener: None,
             connections: Slab::new(),
             processes: Vec::new(),
-            places: vec![None; size as usize],
+            places: vec![None; children],
+            above: None,
+            is_full: false,
+            held: Vec::new(),
             deadline: Some(deadline),
             notice,
             on_broken: Some(on_broken),
@@ -79,14 +89,23 @@ impl Server {
         for seat in seats {
             server.seat(seat)?;
         }
+        above.map_or(Ok(()), |above| server.connect(above))?;
         Ok(server)
+    }
+
+    fn connect(&mut self, above: Above) -> Result<(), Error> {
+        above.stream.set_nonblocking(true).map_err(Error::os("a socket"))?;
+        let mut connection = Connection::new(Who::Above(above.rank), Stream::Tcp(above.stream));
+        connection.push(Up::Hello(above.hello).encode().into());
+        self.above = Some(self.add(connection).map_err(Error::os("epoll"))?);
+        Ok(())
     }
 
     fn seat(&mut self, seat: Seat) -> Result<(), Error> {
         let Seat { rank, stream, process } = seat;
         stream.set_nonblocking(true).map_err(Error::os("a socket"))?;
         let connection = Connection::new(Who::Seat(rank), Stream::Unix(stream));
-        self.add(connection).map_err(Error::os("epoll"))?;
+        let _ = self.add(connection).map_err(Error::os("epoll"))?;
         if let Some(process) = &process {
             let mut source = SourceFd(&process.as_raw_fd());
             let token = Token(ENDS + rank as usize);
@@ -104,6 +123,7 @@ impl Server {
         while !self.hub.is_over() && !self.stop.load(Ordering::Acquire) {
             self.round(&mut events);
         }
+        self.send(self.above, &Up::Bye.encode().into());
         let until = Instant::now() + FAREWELL;
         while Instant::now() < until && self.connections.iter().any(|(_, one)| !one.is_flushed()) {
             self.round(&mut events);
@@ -131,6 +151,23 @@ impl Server {
         }
         self.look_at_the_clock(Instant::now());
         self.carry_out();
+        for key in std::mem::take(&mut self.held) {
+            self.serve(key);
+        }
+        self.carry_out();
+    }
+
+    /// Whether what this one says would wait with too much else. What comes from above goes down only, to ranks in the end, which
+    /// always read: so room is made somewhere.
+    fn is_held(&mut self, key: usize) -> bool {
+        if !self.is_full {
+            return false;
+        }
+        let is_full = |(at, one): (usize, &Connection)| one.is_full().then_some(at);
+        let full: Vec<usize> = self.connections.iter().filter_map(is_full).collect();
+        self.is_full = !full.is_empty();
+        let from_above = self.above == Some(key);
+        full.iter().any(|full| !from_above || self.above != Some(*full))
     }
 
     fn look_at_the_clock(&mut self, now: Instant) {
@@ -172,7 +209,7 @@ impl Server {
     fn part_with_a_stranger(&mut self) {
         let silence = |(key, one): (usize, &Connection)| match one.who {
             Who::Stranger { until } => Some((until, key)),
-            Who::Seat(_) | Who::Rank(_) => None,
+            Who::Seat(_) | Who::Rank(_) | Who::Hub(_) | Who::Above(_) => None,
         };
         let Some((_, key)) = self.connections.iter().filter_map(silence).min() else { return };
         // What it has said may have come since this round began.
@@ -182,11 +219,12 @@ impl Server {
         }
     }
 
-    fn add(&mut self, connection: Connection) -> std::io::Result<()> {
+    fn add(&mut self, connection: Connection) -> std::io::Result<usize> {
         let entry = self.connections.vacant_entry();
-        connection.register(self.poll.registry(), Token(entry.key()))?;
+        let key = entry.key();
+        connection.register(self.poll.registry(), Token(key))?;
         entry.insert(connection);
-        Ok(())
+        Ok(key)
     }
 
     fn serve(&mut self, key: usize) {
@@ -204,6 +242,11 @@ impl Server {
     /// Reads and handles whatever is there. `false`: the connection has to go.
     fn read(&mut self, key: usize) -> bool {
         loop {
+            self.carry_out();
+            if self.is_held(key) {
+                self.held.push(key);
+                return true;
+            }
             let Some(connection) = self.connections.get_mut(key) else { return true };
             let filled = connection.fill();
             if !self.take_frames(key) || filled == Filled::Closed {
@@ -231,34 +274,42 @@ impl Server {
         loop {
             let connection = &mut self.connections[key];
             let who = connection.who;
-            let up = match connection.next_frame() {
-                Ok(Some(up)) => up,
+            let frame = match connection.next_frame() {
+                Ok(Some(frame)) => frame,
                 Ok(None) => return true,
                 Err(_) => return false,
             };
-            match (who, up) {
-                (Who::Rank(rank), up) => {
-                    if self.hub.handle(rank, up).is_err() {
-                        return false;
-                    }
+            let is_well = match (who, frame) {
+                (Who::Rank(rank) | Who::Hub(rank), Frame::Up(up)) => self.hub.handle(rank, up),
+                (Who::Above(_), Frame::Down(down)) => self.hub.handle_above(down),
+                (Who::Seat(rank), Frame::Up(Up::Hello(hello))) if hello.rank != rank => Err(()),
+                (Who::Seat(_) | Who::Stranger { .. }, Frame::Up(Up::Hello(hello))) => {
+                    self.greet(key, hello);
+                    Ok(())
                 }
-                (Who::Seat(rank), Up::Hello(hello)) if hello.rank != rank => return false,
-                (Who::Seat(_) | Who::Stranger { .. }, Up::Hello(hello)) => {
-                    match self.hub.handle_hello(hello) {
-                        Ok(rank) => {
-                            self.connections[key].who = Who::Rank(rank);
-                            self.places[rank as usize] = Some(key);
-                        }
-                        Err(why) => self.refuse(key, why),
-                    }
-                    self.carry_out();
-                }
-                (Who::Seat(_) | Who::Stranger { .. }, _) => return false,
+                _ => Err(()),
+            };
+            if is_well.is_err() {
+                return false;
             }
             if self.connections.get(key).is_none_or(|one| one.closing) {
                 return true;
             }
         }
+    }
+
+    fn greet(&mut self, key: usize, hello: Hello) {
+        match self.hub.handle_hello(hello) {
+            Ok(rank) => {
+                let is_hub = self.hub.is_hub(rank);
+                self.connections[key].who = if is_hub { Who::Hub(rank) } else { Who::Rank(rank) };
+                if let Some(place) = self.hub.place_of(rank) {
+                    self.places[place] = Some(key);
+                }
+            }
+            Err(why) => self.refuse(key, why),
+        }
+        self.carry_out();
     }
 
     fn refuse(&mut self, key: usize, why: String) {
@@ -274,9 +325,15 @@ impl Server {
         match connection.who {
             Who::Stranger { .. } => {}
             Who::Seat(rank) => self.hub.handle_hang_up(rank),
-            Who::Rank(rank) => {
-                self.places[rank as usize] = None;
+            Who::Rank(rank) | Who::Hub(rank) => {
+                if let Some(place) = self.hub.place_of(rank) {
+                    self.places[place] = None;
+                }
                 self.hub.handle_hang_up(rank);
+            }
+            Who::Above(rank) => {
+                self.above = None;
+                self.hub.handle_above_gone(rank);
             }
         }
     }
@@ -284,13 +341,17 @@ impl Server {
     fn carry_out(&mut self) {
         while let Some(effect) = self.hub.poll_effect() {
             match effect {
-                Effect::One(rank, down) => self.send(rank, &down.encode().into()),
+                Effect::One(rank, down) => {
+                    let place = self.hub.place_of(rank).and_then(|place| self.places[place]);
+                    self.send(place, &down.encode().into());
+                }
                 Effect::All(down) => {
                     let frame: Arc<[u8]> = down.encode().into();
-                    for rank in 0..u32::try_from(self.places.len()).expect("made from a u32") {
-                        self.send(rank, &frame);
+                    for place in 0..self.places.len() {
+                        self.send(self.places[place], &frame);
                     }
                 }
+                Effect::Up(up) => self.send(self.above, &up.encode().into()),
             }
         }
         if let Some(broken) = self.hub.broken()
@@ -303,12 +364,13 @@ impl Server {
         }
     }
 
-    fn send(&mut self, rank: u32, frame: &Arc<[u8]>) {
-        let Some(key) = self.places[rank as usize] else { return };
+    fn send(&mut self, key: Option<usize>, frame: &Arc<[u8]>) {
+        let Some(key) = key else { return };
         let connection = &mut self.connections[key];
         connection.push(Arc::clone(frame));
         if !connection.flush() {
-            self.remove(key);
+            return self.remove(key);
         }
+        self.is_full |= self.connections[key].is_full();
     }
 }

@@ -1,4 +1,4 @@
-//! The hub as a state machine: frames and hang-ups in, frames out. No socket, clock or thread.
+//! A hub as a state machine: frames and hang-ups in, frames out. No socket, clock or thread.
 //!
 //! ```text
 //!             all ranks said Hello             Bye of all
@@ -6,23 +6,53 @@
 //!      |  deadline, a seat hangs up      | hang-up, abort, disagreement, a call after a Bye
 //!      +----------------> Broken <-------+   (told to everybody, and to whoever comes later)
 //! ```
+//! That of rank 0 has nobody above it. Another one speaks for all its ranks to the hub above, once they have all joined, called
+//! or left; what comes from there it passes on ([`crate::tree`] says who is above whom). A reason to break goes to all sides
+//! but the one that it came from.
+//!
+//! | file | what |
+//! |---|---|
+//! | `asks.rs` | who has not made a call: a question that is passed on, and its answers |
+//! | `posts.rs` | values for some ranks, on their way |
 
-use std::collections::{BTreeMap, VecDeque};
+mod asks;
+mod posts;
 
-use crate::frame::{Broken, DOWN_MAX, Down, Hello, Up, What};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Range,
+};
+
+use self::{asks::Asks, posts::Posts};
+use crate::{
+    frame::{Broken, DOWN_MAX, Down, Hello, Up, What},
+    tree,
+};
 
 /// What shall be sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
+    /// To the child of this rank.
     One(u32, Down),
     All(Down),
+    /// To the hub above.
+    Up(Up),
 }
 
-/// A rank, as the hub knows it.
+/// Those who are connected here: a rank, or a hub that speaks for several, of which its own is the first.
+#[derive(Debug)]
+struct Child {
+    ranks: Range<u32>,
+    state: Member,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Member {
     Awaited,
-    Here { host: String },
+    /// A hub that waits for its own.
+    Arriving,
+    /// The hosts of its ranks.
+    Here(Vec<(String, u32)>),
     Left,
     Gone,
 }
@@ -32,8 +62,9 @@ enum Member {
 struct Open {
     what: What,
     first: u32,
-    values: Vec<Option<Vec<u8>>>,
-    here: u32,
+    /// Of each child.
+    values: Vec<Option<Vec<Vec<u8>>>>,
+    here: usize,
 }
 
 /// The calls of one channel.
@@ -44,13 +75,29 @@ struct Channel {
     open: Option<Open>,
 }
 
+/// Where something comes from, or goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Side {
+    Above,
+    /// By its place.
+    Child(usize),
+}
+
 #[derive(Debug)]
 pub(crate) struct Hub {
     token: Vec<u8>,
-    members: Vec<Member>,
-    /// Ranks that have joined, ever.
-    joined: u32,
+    size: u32,
+    /// Whom it speaks for.
+    ranks: Range<u32>,
+    /// In the order of their ranks; the own one first.
+    children: Vec<Child>,
+    /// Those of which all ranks have joined, ever.
+    joined: usize,
+    /// A rank that has left.
+    left: Option<u32>,
     channels: BTreeMap<String, Channel>,
+    asks: Asks,
+    posts: Posts,
     /// The first reason.
     broken: Option<Broken>,
     /// An abort that came after it.
@@ -59,20 +106,58 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    pub(crate) fn new(size: u32, token: Vec<u8>) -> Self {
+    /// One that all ranks are connected to.
+    pub(crate) fn star(size: u32, token: Vec<u8>) -> Self {
+        Self::with((0..size, size), token, (0..size).map(|rank| rank..rank + 1))
+    }
+
+    /// That of the rank that heads these, of `size`.
+    pub(crate) fn heading(ranks: Range<u32>, size: u32, token: Vec<u8>) -> Self {
+        let parts = tree::parts(&ranks);
+        Self::with((ranks, size), token, parts)
+    }
+
+    fn with(
+        (ranks, size): (Range<u32>, u32),
+        token: Vec<u8>,
+        parts: impl Iterator<Item = Range<u32>>,
+    ) -> Self {
+        let children: Vec<_> = parts.map(|ranks| Child { ranks, state: Member::Awaited }).collect();
+        let posts = Posts::new(children.len());
+        let (channels, asks, effects) = Default::default();
         Self {
             token,
-            members: vec![Member::Awaited; size as usize],
+            size,
+            ranks,
+            children,
             joined: 0,
-            channels: BTreeMap::new(),
+            left: None,
+            channels,
+            asks,
+            posts,
             broken: None,
             aborted: None,
-            effects: VecDeque::new(),
+            effects,
         }
     }
 
-    fn size(&self) -> u32 {
-        u32::try_from(self.members.len()).expect("made from a u32")
+    /// Whom this one has connections from, by rank.
+    pub(crate) fn child_ranks(&self) -> impl Iterator<Item = u32> {
+        self.children.iter().map(|child| child.ranks.start)
+    }
+
+    /// The place of the child that is this rank's.
+    pub(crate) fn place_of(&self, rank: u32) -> Option<usize> {
+        self.children.binary_search_by_key(&rank, |child| child.ranks.start).ok()
+    }
+
+    /// Whether that child is a hub.
+    pub(crate) fn is_hub(&self, rank: u32) -> bool {
+        self.place_of(rank).is_some_and(|place| self.children[place].is_hub())
+    }
+
+    fn has_above(&self) -> bool {
+        self.ranks.start > 0
     }
 
     /// A process says who it is. `Err`: a sentence for it; it is no member.
@@ -81,182 +166,247 @@ impl Hub {
         if !same(&token, &self.token) {
             return Err("this is another job: the tokens differ".into());
         }
-        if size != self.size() {
-            return Err(format!("rank {rank} was told {size} ranks, rank 0 {}", self.size()));
+        if size != self.size {
+            let (head, own) = (self.ranks.start, self.size);
+            return Err(format!("rank {rank} was told {size} ranks, rank {head} {own}"));
         }
-        match self.members.get_mut(rank as usize) {
-            None => return Err(format!("there is no rank {rank} among {size}")),
-            Some(member @ Member::Awaited) => *member = Member::Here { host },
-            Some(_) => return Err(format!("two processes say that they are rank {rank}")),
+        let Some(place) = self.place_of(rank) else {
+            return Err(if rank >= size {
+                format!("there is no rank {rank} among {size}")
+            } else {
+                format!("rank {rank} does not belong to rank {}", self.ranks.start)
+            });
+        };
+        let child = &mut self.children[place];
+        if child.state != Member::Awaited {
+            return Err(format!("two processes say that they are rank {rank}"));
         }
-        self.joined += 1;
         if self.broken.is_some() {
             let reasons = self.broken.iter().chain(&self.aborted).cloned();
             self.effects.extend(reasons.map(|why| Effect::One(rank, Down::Broken(why))));
-        } else if self.joined == self.size() {
-            let nodes = self.number_nodes();
-            self.effects.push_back(Effect::All(Down::Welcome { nodes }));
+        }
+        if child.is_hub() {
+            child.state = Member::Arriving;
+        } else {
+            child.state = Member::Here(vec![(host, 1)]);
+            self.one_has_joined();
         }
         Ok(rank)
     }
 
-    /// Hosts become numbers in the order of their lowest ranks.
-    fn number_nodes(&self) -> Vec<u32> {
-        let mut numbers = BTreeMap::new();
-        let host = |member: &Member| match member {
-            Member::Here { host } => host.clone(),
-            Member::Awaited | Member::Left | Member::Gone => String::new(),
-        };
-        let number = |member| {
-            let next = u32::try_from(numbers.len()).expect("not more than ranks");
-            *numbers.entry(host(member)).or_insert(next)
-        };
-        self.members.iter().map(number).collect()
+    /// All ranks of a child are here.
+    fn one_has_joined(&mut self) {
+        self.joined += 1;
+        if self.broken.is_some() || self.joined < self.children.len() {
+            return;
+        }
+        let hosts = self.children.iter_mut().map(|child| match &mut child.state {
+            Member::Here(hosts) => std::mem::take(hosts),
+            Member::Awaited | Member::Arriving | Member::Left | Member::Gone => Vec::new(),
+        });
+        let hosts = merged(hosts.flatten());
+        self.effects.push_back(if self.has_above() {
+            Effect::Up(Up::Hosts(hosts))
+        } else {
+            Effect::All(Down::Welcome { nodes: number_nodes(&hosts) })
+        });
     }
 
     /// A member says something. `Err`: it does not know how to behave, and is cut off.
     pub(crate) fn handle(&mut self, rank: u32, up: Up) -> Result<(), ()> {
+        let place = self.place_of(rank).ok_or(())?;
+        let child = &mut self.children[place];
+        let is_hub = child.is_hub();
         match up {
-            Up::Hello(_) => return Err(()),
-            Up::Gather { channel, number, what, value } => {
-                self.contribute(rank, channel, number, what, value);
+            Up::Hosts(hosts) if child.state == Member::Arriving => {
+                let count = hosts.iter().try_fold(0_u32, |all, (_, count)| all.checked_add(*count));
+                if count.map(|count| count as usize) != Some(child.ranks.len()) {
+                    return Err(());
+                }
+                child.state = Member::Here(hosts);
+                self.one_has_joined();
             }
-            Up::Abort { code, why } => self.breaks(Broken::Aborted { by: rank, code, why }),
+            Up::Gather { channel, number, what, values } => {
+                if values.len() != what.values(&child.ranks) {
+                    return Err(());
+                }
+                self.contribute(place, channel, number, what, values);
+            }
+            Up::Abort { code, why } => self.breaks(Broken::Aborted { by: rank, code, why }, None),
+            Up::Broken(broken) if is_hub => self.breaks(broken, Some(Side::Child(place))),
             Up::Bye => {
-                self.members[rank as usize] = Member::Left;
-                if let Some((what, first)) = self.open_without(rank) {
-                    let why = format!("rank {rank} left where rank {first} called {}", what.name());
-                    self.breaks(Broken::Disagree { why });
+                child.state = Member::Left;
+                if !is_hub {
+                    self.leaves(place, rank);
                 }
             }
-            Up::Who { channel, number } => self.tell_missing(rank, channel, number),
+            Up::Left { rank } if is_hub && child.ranks.contains(&rank) => self.leaves(place, rank),
+            Up::Who { channel, number } => self.ask(Side::Child(place), channel, number),
+            Up::Missing { channel, number, ranks } if is_hub => {
+                self.answered(Side::Child(place), (channel, number), &ranks);
+            }
+            Up::Post(post) => return self.post(Side::Child(place), post),
+            Up::Hello(_) | Up::Hosts(_) | Up::Broken(_) | Up::Left { .. } | Up::Missing { .. } => {
+                return Err(());
+            }
         }
         Ok(())
     }
 
-    /// A call under way that a rank has not made, and who has.
-    fn open_without(&self, rank: u32) -> Option<(What, u32)> {
-        let mut open = self.channels.values().filter_map(|channel| channel.open.as_ref());
-        open.find(|open| open.values[rank as usize].is_none()).map(|open| (open.what, open.first))
+    /// The hub above says something. `Err`: it does not know how to behave.
+    pub(crate) fn handle_above(&mut self, down: Down) -> Result<(), ()> {
+        match down {
+            Down::Gathered { ref channel, .. } => {
+                let channel = self.channels.entry(channel.clone()).or_default();
+                channel.ended += 1;
+                channel.open = None;
+                self.effects.push_back(Effect::All(down));
+            }
+            Down::Welcome { .. } => self.effects.push_back(Effect::All(down)),
+            Down::Refused { why } => self.breaks(Broken::Disagree { why }, Some(Side::Above)),
+            Down::Broken(broken) => self.breaks(broken, Some(Side::Above)),
+            Down::Missing { channel, number, ranks } => {
+                self.answered(Side::Above, (channel, number), &ranks);
+            }
+            Down::Who { channel, number } => self.ask(Side::Above, channel, number),
+            Down::Post(post) => return self.post(Side::Above, post),
+        }
+        Ok(())
     }
 
-    fn contribute(&mut self, rank: u32, name: String, number: u64, what: What, value: Vec<u8>) {
+    /// A rank has said that it takes part in nothing any more: an error where somebody waits for it.
+    fn leaves(&mut self, place: usize, rank: u32) {
+        // Of several the first is enough: nobody calls anything any more.
+        if self.left.replace(rank).is_none() && self.has_above() {
+            self.effects.push_back(Effect::Up(Up::Left { rank }));
+        }
+        if let Some((what, first)) = self.open_without(place) {
+            let why = format!("rank {rank} left where rank {first} called {}", what.name());
+            self.breaks(Broken::Disagree { why }, None);
+        }
+    }
+
+    /// A call under way that a child has not made, and who has.
+    fn open_without(&self, place: usize) -> Option<(What, u32)> {
+        let mut open = self.channels.values().filter_map(|channel| channel.open.as_ref());
+        open.find(|open| open.values[place].is_none()).map(|open| (open.what, open.first))
+    }
+
+    fn contribute(
+        &mut self,
+        place: usize,
+        name: String,
+        number: u64,
+        what: What,
+        values: Vec<Vec<u8>>,
+    ) {
+        let rank = self.children[place].ranks.start;
         if let Some(broken) = &self.broken {
             self.effects.push_back(Effect::One(rank, Down::Broken(broken.clone())));
             return;
         }
-        if let Some(left) =
-            (0_u32..).zip(&self.members).find(|(_, member)| **member == Member::Left)
-        {
-            return self.breaks(Broken::Left { rank: left.0 });
+        if let Some(rank) = self.left {
+            return self.breaks(Broken::Left { rank }, None);
         }
-        let size = self.size();
+        let children = self.children.len();
         let channel = self.channels.entry(name.clone()).or_default();
-        if number != channel.ended {
-            let why =
-                format!("rank {rank} is at call {number} of `{name}`, others at {}", channel.ended);
-            return self.breaks(Broken::Disagree { why });
+        let disagreement = channel.disagreement((&name, number), rank, what, place);
+        if let Some(why) = disagreement {
+            return self.breaks(Broken::Disagree { why }, None);
         }
         let open = channel.open.get_or_insert_with(|| Open {
             what,
             first: rank,
-            values: vec![None; size as usize],
+            values: vec![None; children],
             here: 0,
         });
-        if open.what != what {
-            let (first, others) = (open.first, open.what.name());
-            let why =
-                format!("rank {rank} called {} where rank {first} called {others}", what.name());
-            return self.breaks(Broken::Disagree { why });
-        }
-        let place = &mut open.values[rank as usize];
-        if place.is_some() {
-            let why =
-                format!("rank {rank} called {} number {number} of `{name}` twice", what.name());
-            return self.breaks(Broken::Disagree { why });
-        }
-        *place = Some(value);
+        open.values[place] = Some(values);
         open.here += 1;
-        if open.here == size {
+        if open.here == children {
             self.finish(name, number);
         }
     }
 
+    /// All have called.
     fn finish(&mut self, name: String, number: u64) {
+        let has_above = self.has_above();
         let channel = self.channels.get_mut(&name).expect("somebody contributed to it");
-        let open = channel.open.take().expect("it has just become whole");
-        channel.ended += 1;
-        let values: Vec<Vec<u8>> = match open.what {
-            What::Gather => open.values.into_iter().flatten().collect(),
-            What::Barrier => Vec::new(),
-        };
+        let open = channel.open.as_mut().expect("it has just become whole");
+        let what = open.what;
+        // Who has called stays known until the call ends.
+        let values: Vec<Vec<u8>> =
+            open.values.iter_mut().flatten().flat_map(std::mem::take).collect();
+        if !has_above {
+            channel.open = None;
+            channel.ended += 1;
+        }
         let length: usize = values.iter().map(|value| value.len() + 4).sum();
         if length > DOWN_MAX - 1024 {
             let why =
                 format!("together the values have {length} bytes, over the limit of {DOWN_MAX}");
-            return self.breaks(Broken::Disagree { why });
+            return self.breaks(Broken::Disagree { why }, None);
         }
-        self.effects.push_back(Effect::All(Down::Gathered { channel: name, number, values }));
-    }
-
-    fn tell_missing(&mut self, rank: u32, name: String, number: u64) {
-        let open = self.channels.get(&name).filter(|channel| channel.ended == number);
-        let open = open.and_then(|channel| channel.open.as_ref());
-        let missing = |open: &Open| {
-            let absent = (0_u32..).zip(&open.values).filter(|(_, value)| value.is_none());
-            absent.map(|(rank, _)| rank).collect()
-        };
-        let ranks = open.map(missing).unwrap_or_default();
-        self.effects.push_back(Effect::One(rank, Down::Missing { channel: name, number, ranks }));
+        self.effects.push_back(if has_above {
+            Effect::Up(Up::Gather { channel: name, number, what, values })
+        } else {
+            Effect::All(Down::Gathered { channel: name, number, values })
+        });
     }
 
     /// A member's connection has ended.
     pub(crate) fn handle_hang_up(&mut self, rank: u32) {
-        let member = &mut self.members[rank as usize];
-        let before = std::mem::replace(member, Member::Gone);
-        match before {
-            Member::Here { .. } => self.breaks(Broken::Lost { rank }),
-            Member::Awaited => self.breaks(Broken::Early { rank }),
-            Member::Left => self.members[rank as usize] = Member::Left,
+        let Some(place) = self.place_of(rank) else { return };
+        match std::mem::replace(&mut self.children[place].state, Member::Gone) {
+            Member::Here(_) | Member::Arriving => self.breaks(Broken::Lost { rank }, None),
+            Member::Awaited => self.breaks(Broken::Early { rank }, None),
+            Member::Left => self.children[place].state = Member::Left,
             Member::Gone => {}
         }
     }
 
-    /// Nobody is waited for any longer.
+    /// The connection to the hub above, which is that rank's, has ended.
+    pub(crate) fn handle_above_gone(&mut self, rank: u32) {
+        self.breaks(Broken::Lost { rank }, Some(Side::Above));
+    }
+
+    /// Nobody is waited for any longer. Those that wait for others say that themselves.
     pub(crate) fn handle_deadline(&mut self) {
         let ranks: Vec<u32> = self.awaited().collect();
         if !ranks.is_empty() {
-            self.breaks(Broken::NeverCame { ranks });
+            self.breaks(Broken::NeverCame { ranks }, None);
         }
     }
 
-    /// Those that have not joined.
+    /// Those that have not joined here.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = u32> {
-        (0_u32..)
-            .zip(&self.members)
-            .filter(|(_, member)| **member == Member::Awaited)
-            .map(|(rank, _)| rank)
+        let awaited = self.children.iter().filter(|child| child.state == Member::Awaited);
+        awaited.map(|child| child.ranks.start)
     }
 
-    /// The first reason counts, except that an abort is always told.
-    fn breaks(&mut self, broken: Broken) {
+    /// The first reason counts, except that an abort is always told. `from`: who knows it.
+    fn breaks(&mut self, broken: Broken, from: Option<Side>) {
         let place = match (&self.broken, &broken) {
             (None, _) => &mut self.broken,
-            (Some(_), Broken::Aborted { .. }) => &mut self.aborted,
+            (Some(_), Broken::Aborted { .. }) if self.aborted.is_none() => &mut self.aborted,
             (Some(_), _) => return,
         };
-        self.effects.push_back(Effect::All(Down::Broken(broken.clone())));
-        *place = Some(broken);
+        *place = Some(broken.clone());
         self.channels.clear();
+        self.asks = Asks::default();
+        self.posts = Posts::new(self.children.len());
+        if self.has_above() && from != Some(Side::Above) {
+            self.effects.push_back(Effect::Up(Up::Broken(broken.clone())));
+        }
+        self.effects.push_back(Effect::All(Down::Broken(broken)));
     }
 
     pub(crate) fn poll_effect(&mut self) -> Option<Effect> {
-        self.effects.pop_front()
+        self.effects.pop_front().or_else(|| self.next_post())
     }
 
     /// Does somebody have to join still, and may?
     pub(crate) fn is_gathering(&self) -> bool {
-        self.broken.is_none() && self.joined < self.size()
+        self.broken.is_none() && self.joined < self.children.len()
     }
 
     /// Why it is broken, if it is.
@@ -266,8 +416,75 @@ impl Hub {
 
     /// Has every rank left or gone? One that is awaited may still come, if only to hear why it need not.
     pub(crate) fn is_over(&self) -> bool {
-        self.members.iter().all(|member| matches!(member, Member::Left | Member::Gone))
+        self.children.iter().all(|child| matches!(child.state, Member::Left | Member::Gone))
     }
+}
+
+impl Child {
+    fn is_hub(&self) -> bool {
+        self.ranks.len() > 1
+    }
+}
+
+impl Channel {
+    /// What is wrong with a call.
+    fn disagreement(
+        &self,
+        (name, number): (&str, u64),
+        rank: u32,
+        what: What,
+        place: usize,
+    ) -> Option<String> {
+        let called = what.name();
+        if number != self.ended {
+            let others = self.ended;
+            return Some(format!(
+                "rank {rank} is at call {number} of `{name}`, others at {others}"
+            ));
+        }
+        let open = self.open.as_ref()?;
+        if open.what != what {
+            let (first, others) = (open.first, open.what.name());
+            return Some(format!("rank {rank} called {called} where rank {first} called {others}"));
+        }
+        let is_twice = open.values[place].is_some();
+        is_twice.then(|| format!("rank {rank} called {called} number {number} of `{name}` twice"))
+    }
+}
+
+impl What {
+    /// How many values a call of these ranks has.
+    fn values(self, ranks: &Range<u32>) -> usize {
+        match self {
+            Self::Gather => ranks.len(),
+            Self::Barrier => 0,
+            Self::Share => usize::from(ranks.start == 0),
+        }
+    }
+}
+
+/// Ranks that follow one another on a host are one entry.
+fn merged(hosts: impl Iterator<Item = (String, u32)>) -> Vec<(String, u32)> {
+    let mut runs: Vec<(String, u32)> = Vec::new();
+    for (host, count) in hosts {
+        match runs.last_mut() {
+            Some((last, all)) if *last == host => *all += count,
+            _ => runs.push((host, count)),
+        }
+    }
+    runs
+}
+
+/// Hosts become numbers in the order of their lowest ranks.
+fn number_nodes(hosts: &[(String, u32)]) -> Vec<u32> {
+    let mut numbers = BTreeMap::new();
+    let mut nodes = Vec::new();
+    for (host, count) in hosts {
+        let next = u32::try_from(numbers.len()).expect("not more than ranks");
+        let number = *numbers.entry(host).or_insert(next);
+        nodes.resize(nodes.len() + *count as usize, number);
+    }
+    nodes
 }
 
 /// Compares tokens in a time that does not depend on where they differ.

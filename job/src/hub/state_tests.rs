@@ -13,7 +13,7 @@ fn effects(hub: &mut Hub) -> Vec<Effect> {
 
 /// Three ranks on two hosts, welcomed.
 fn together() -> Hub {
-    let mut hub = Hub::new(3, b"t".to_vec());
+    let mut hub = Hub::star(3, b"t".to_vec());
     for (rank, host) in [(2, "b"), (0, "a"), (1, "b")] {
         assert_eq!(hub.handle_hello(hello(rank, host)), Ok(rank));
     }
@@ -22,11 +22,11 @@ fn together() -> Hub {
 }
 
 fn gather(number: u64, value: u8) -> Up {
-    Up::Gather { channel: "c".into(), number, what: What::Gather, value: vec![value] }
+    Up::Gather { channel: "c".into(), number, what: What::Gather, values: vec![vec![value]] }
 }
 
 fn barrier(number: u64) -> Up {
-    Up::Gather { channel: "c".into(), number, what: What::Barrier, value: vec![] }
+    Up::Gather { channel: "c".into(), number, what: What::Barrier, values: vec![] }
 }
 
 fn broken(hub: &mut Hub) -> Broken {
@@ -60,7 +60,7 @@ fn channels_do_not_wait_for_one_another() {
         channel: channel.into(),
         number: 0,
         what: What::Barrier,
-        value: vec![],
+        values: vec![],
     };
     for (rank, channel) in [(0, "x"), (1, "y"), (2, "x"), (0, "y"), (2, "y")] {
         hub.handle(rank, on(channel)).unwrap();
@@ -71,7 +71,7 @@ fn channels_do_not_wait_for_one_another() {
 
 #[test]
 fn a_deadline_names_who_never_came_and_a_latecomer_hears_it() {
-    let mut hub = Hub::new(3, b"t".to_vec());
+    let mut hub = Hub::star(3, b"t".to_vec());
     hub.handle_hello(hello(1, "a")).unwrap();
     hub.handle_deadline();
     assert_eq!(broken(&mut hub), Broken::NeverCame { ranks: vec![0, 2] });
@@ -177,7 +177,7 @@ fn an_abort_is_told_even_after_a_loss() {
 
 #[test]
 fn an_abort_hides_the_first_reason_from_nobody() {
-    let mut hub = Hub::new(3, b"t".to_vec());
+    let mut hub = Hub::star(3, b"t".to_vec());
     hub.handle_hello(hello(0, "a")).unwrap();
     hub.handle_hang_up(1);
     hub.handle(0, Up::Abort { code: 4, why: "no use".into() }).unwrap();
@@ -208,7 +208,7 @@ fn a_second_hello_costs_the_connection() {
 
 #[test]
 fn a_seat_that_hangs_up_before_it_spoke_ends_the_waiting() {
-    let mut hub = Hub::new(3, b"t".to_vec());
+    let mut hub = Hub::star(3, b"t".to_vec());
     hub.handle_hello(hello(0, "a")).unwrap();
     hub.handle_hang_up(1);
     assert_eq!(broken(&mut hub), Broken::Early { rank: 1 });

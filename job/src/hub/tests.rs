@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Config, Running};
+use super::{Config, Running, state::Hub};
 use crate::{
     error::Error,
     frame::{HELLO_MAX, Hello, Up, VALUE_MAX, What},
@@ -28,8 +28,8 @@ fn hub_that_tells(size: u32, within: Duration, notice: Notice) -> (Running, u16)
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let running = Running::start(Config {
-        size,
-        token: b"right".to_vec(),
+        hub: Hub::star(size, b"right".to_vec()),
+        above: None,
         deadline: Instant::now() + within,
         notice,
         listener: Some(listener),
@@ -104,7 +104,7 @@ fn garbage_costs_its_sender_the_connection_and_nobody_else_anything() {
     thrown_out(port, &[0; 100]);
     thrown_out(port, &Up::Bye.encode());
     let claims_rank =
-        Up::Gather { channel: "c".into(), number: 0, what: What::Gather, value: vec![1] };
+        Up::Gather { channel: "c".into(), number: 0, what: What::Gather, values: vec![vec![1]] };
     thrown_out(port, &claims_rank.encode());
     let mut long = hello(b"right", 0, 3);
     long.host = "x".repeat(HELLO_MAX);
@@ -174,7 +174,7 @@ fn channels_of_several_threads_do_not_disturb_one_another() {
                     for round in 0..50_u32 {
                         let value = format!("{name} {round} {rank}");
                         let values =
-                            link.collect(name, What::Gather, value.as_bytes(), LONG).unwrap();
+                            link.collect(name, What::Gather, Some(value.as_bytes()), LONG).unwrap();
                         let expected = |rank| format!("{name} {round} {rank}").into_bytes();
                         assert_eq!(values, (0..3).map(expected).collect::<Vec<_>>());
                     }
@@ -191,7 +191,7 @@ fn values_up_to_the_limit_arrive() {
     let (hub, port) = hub(2, LONG);
     ranks(port, 2, |link, rank| {
         let byte = u8::try_from(rank).unwrap();
-        let values = link.collect("", What::Gather, &vec![byte; VALUE_MAX], LONG).unwrap();
+        let values = link.collect("", What::Gather, Some(&vec![byte; VALUE_MAX]), LONG).unwrap();
         assert!(values[0] == vec![0; VALUE_MAX] && values[1] == vec![1; VALUE_MAX]);
         link.leave().unwrap();
     });
@@ -205,9 +205,9 @@ fn a_rank_that_is_cut_off_is_named_to_those_who_wait_and_to_those_who_come_later
         if rank == 1 {
             return drop(link);
         }
-        let failed = link.collect("", What::Barrier, &[], LONG).unwrap_err().to_string();
+        let failed = link.collect("", What::Barrier, None, LONG).unwrap_err().to_string();
         assert_eq!(failed, "rank 1 ended without leaving the job");
-        let again = link.collect("", What::Barrier, &[], LONG).unwrap_err().to_string();
+        let again = link.collect("", What::Barrier, None, LONG).unwrap_err().to_string();
         assert_eq!(again, failed);
         assert_eq!(link.check().unwrap_err().to_string(), failed);
     });
@@ -221,7 +221,7 @@ fn a_call_that_others_do_not_make_is_given_up_and_names_them() {
     ranks(port, 3, |link, rank| {
         if rank == 1 {
             let short = Duration::from_millis(20);
-            let said = link.collect("", What::Barrier, &[], short).unwrap_err().to_string();
+            let said = link.collect("", What::Barrier, None, short).unwrap_err().to_string();
             assert_eq!(said, "barrier number 1 did not end within 20ms: waiting for ranks 0 and 2");
         }
         done.wait();

@@ -158,14 +158,14 @@ fn ranks_meet(dialect: Via, commands: &[&str]) {
             thread::spawn(move || {
                 let mut client = client(&ours, place, dialect, LONG).unwrap();
                 assert_eq!(client.place(), place);
-                let met = client.meet((rank == 0).then_some("hg1/a;b=c")).unwrap();
+                let met = client.meet((rank == 0).then_some("hg1/a;b=c"), Some(0)).unwrap();
                 client.finalize().unwrap();
                 met
             }),
         ));
     }
     for (server, rank) in threads {
-        assert_eq!(rank.join().unwrap(), "hg1/a;b=c");
+        assert_eq!(rank.join().unwrap().as_deref(), Some("hg1/a;b=c"));
         let seen = server.join().unwrap();
         let seen: Vec<&str> =
             seen.iter().map(String::as_str).filter(|one| !one.ends_with("put")).collect();
@@ -192,7 +192,8 @@ fn said_to(dialect: Via, answers: &[u8]) -> String {
     theirs.write_all(answers).unwrap();
     theirs.shutdown(std::net::Shutdown::Write).unwrap();
     let place = Place { rank: 0, size: 2 };
-    let result = client(&ours, place, dialect, LONG).and_then(|mut client| client.meet(Some("a")));
+    let result =
+        client(&ours, place, dialect, LONG).and_then(|mut client| client.meet(Some("a"), Some(0)));
     result.unwrap_err().to_string()
 }
 
@@ -273,7 +274,7 @@ fn a_barrier_that_does_not_end_names_who_of_this_node_is_missing() {
         thread::spawn(move || serve(theirs, place, &space));
         threads.push(thread::spawn(move || {
             let mut client = client(&ours, place, Via::Pmi1, Duration::from_secs(2)).unwrap();
-            let failed = client.meet((rank == 0).then_some("a")).unwrap_err().to_string();
+            let failed = client.meet((rank == 0).then_some("a"), Some(0)).unwrap_err().to_string();
             (failed, client)
         }));
     }

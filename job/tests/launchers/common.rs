@@ -74,7 +74,10 @@ pub(crate) fn assert_one_node(ranks: &[Value], size: usize, via: &str) {
             "rank": rank, "size": size, "node": 0, "nodes": 1, "local_rank": rank, "local_size": size,
             "map": format!("1x{size}"), "mates": all, "via": via, "gathered": true,
         });
-        assert_eq!(seen, &expected);
+        let mut seen = seen.clone();
+        // Of launchers, too.
+        seen.as_object_mut().expect("an object").remove("sockets");
+        assert_eq!(seen, expected);
     }
 }
 

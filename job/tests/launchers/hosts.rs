@@ -1,75 +1,74 @@
-//! Ranks on two hosts that are network namespaces joined by a cable: two nodes, found without being told.
+//! Ranks on hosts that are network namespaces: nodes are found without being told, and hubs of hubs hold them together.
 
-use std::process::Command;
+use std::{
+    process::{Child, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
+};
 
-use crate::common::{Folder, PROBE, assert_two_by_two, has, run};
+use watchdog::Watchdog;
 
-/// Two namespaces with an address each; taken away at the end.
-struct Hosts {
-    names: [String; 2],
-}
+use crate::{
+    common::{Folder, Outcome, PROBE, assert_two_by_two},
+    namespaces::{Hosts, or_skip},
+};
 
-impl Hosts {
-    /// `Err`: what this machine lacks.
-    fn new() -> Result<Self, String> {
-        let id = std::process::id();
-        let hosts = Self { names: [format!("hgjob-{id}-a"), format!("hgjob-{id}-b")] };
-        let [a, b] = &hosts.names;
-        let (one, two) = (format!("hj{id}a"), format!("hj{id}b"));
-        for name in [a, b] {
-            ip(&["netns", "add", name])
-                .map_err(|why| format!("no right to make network namespaces: {why}"))?;
-        }
-        ip(&["link", "add", &one, "netns", a, "type", "veth", "peer", "name", &two, "netns", b])
-            .map_err(|why| format!("the kernel joins no network namespaces: {why}"))?;
-        for (name, link, address) in [(a, &one, "10.213.7.1/24"), (b, &two, "10.213.7.2/24")] {
-            ip(&["-n", name, "addr", "add", address, "dev", link]).unwrap();
-            ip(&["-n", name, "link", "set", link, "up"]).unwrap();
-            ip(&["-n", name, "link", "set", "lo", "up"]).unwrap();
-        }
-        Ok(hosts)
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for name in &self.names {
-            // One of them may never have been made.
-            let _ = Command::new("ip").args(["netns", "del", name]).status();
-        }
-    }
-}
-
-fn ip(arguments: &[&str]) -> Result<(), String> {
-    let outcome = run("ip", arguments, &[]);
-    if outcome.code == Some(0) { Ok(()) } else { Err(outcome.err.trim().replace('\n', " ")) }
-}
-
-/// Ranks 0 and 1 on the first host, 2 and 3 on the second.
-fn four_ranks(hosts: &Hosts, at: &str, more: &str) -> crate::common::Outcome {
-    let rank = |rank: usize| {
-        let host = &hosts.names[rank / 2];
-        let start = format!("env HG_JOB_RENDEZVOUS={at} HG_JOB_SIZE=4 HG_JOB_RANK={rank}");
-        format!("(ip netns exec {host} {start} {PROBE} --timeout 20 {more}; echo ended $?) &")
+/// Each host has as many ranks; they meet in a folder. What they said, and how each ended.
+fn run(hosts: &Hosts, counts: (usize, usize), more: &[&str]) -> (Outcome, Vec<Option<i32>>) {
+    static FOLDERS: AtomicU32 = AtomicU32::new(0);
+    let (of_hosts, per_host) = counts;
+    let folder = Folder::new(&format!("hosts-{}", FOLDERS.fetch_add(1, Ordering::Relaxed)));
+    let size = of_hosts * per_host;
+    let start = |rank: usize| -> Child {
+        let mut command = hosts.host(rank / per_host).command("timeout");
+        command.args(["-k", "2", "150", PROBE, "--timeout", "100"]).args(more);
+        command.env("HG_JOB_RENDEZVOUS", format!("dir:{}", folder.text()));
+        command.env("HG_JOB_RANK", rank.to_string()).env("HG_JOB_SIZE", size.to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("coreutils are installed")
     };
-    let ranks: String = (0..4).map(rank).collect();
-    run("sh", &["-c", &format!("{ranks} wait")], &[])
+    let ranks: Vec<Child> = (0..size).map(start).collect();
+    let mut all = Outcome { code: Some(0), out: String::new(), err: String::new() };
+    let mut codes = Vec::new();
+    for mut rank in ranks {
+        let output = watchdog::ended(&mut rank);
+        all.out += &String::from_utf8_lossy(&output.stdout);
+        all.err += &String::from_utf8_lossy(&output.stderr);
+        codes.push(output.status.code());
+    }
+    all.code = codes.iter().copied().find(|code| *code != Some(0)).unwrap_or(Some(0));
+    (all, codes)
 }
 
 #[test]
 fn two_hosts_are_two_nodes_and_a_death_crosses_the_cable() {
-    const NAME: &str = "two_hosts_are_two_nodes_and_a_death_crosses_the_cable";
-    if !has("ip", NAME) {
-        return;
-    }
-    let hosts = match Hosts::new() {
-        Ok(hosts) => hosts,
-        Err(reason) => return println!("SKIPPED: {NAME}: {reason}"),
-    };
-    let folder = Folder::new("hosts");
-    let at = format!("dir:{}", folder.text());
-    assert_two_by_two(&four_ranks(&hosts, &at, "").ranks());
-    let dead = four_ranks(&hosts, &at, "--die 3@joined");
+    let _watchdog = Watchdog::start();
+    let Some(hosts) = or_skip(Hosts::new(2)) else { return };
+    assert_two_by_two(&run(&hosts, (2, 2), &[]).0.ranks());
+    let (dead, codes) = run(&hosts, (2, 2), &["--die", "3@joined"]);
     assert_eq!(dead.count("rank 3 ended without leaving the job"), 3, "{}", dead.all());
-    assert_eq!(dead.ends(), [1, 1, 1, 137], "{}", dead.all());
+    assert_eq!(codes.iter().filter(|code| **code == Some(1)).count(), 3, "{}", dead.all());
+}
+
+/// 256 ranks: below rank 0 there are eight hubs of 33 ranks, the last one of fewer.
+#[test]
+fn on_64_hosts_of_4_ranks_all_meet_exchange_and_hear_of_a_death_through_hubs() {
+    let _watchdog = Watchdog::within(4 * watchdog::LIMIT);
+    let Some(hosts) = or_skip(Hosts::new(64)) else { return };
+    let ranks = run(&hosts, (64, 4), &["--exchange", "--rounds", "2"]).0.ranks();
+    assert_eq!(ranks.len(), 256);
+    for (at, rank) in ranks.iter().enumerate() {
+        assert_eq!(rank["node"], at / 4);
+        assert!(rank["gathered"] == true && rank["nodes"] == 64 && rank["local_size"] == 4);
+        // Counted in the kernel's list of this process's descriptors.
+        assert!(rank["sockets"].as_u64().is_some_and(|count| count <= 36), "{rank}");
+    }
+    // A rank below another's hub; then one that has a hub itself.
+    for (dies, ends) in [("200@joined", 255), ("34@joined", 255)] {
+        let (dead, codes) = run(&hosts, (64, 4), &["--exchange", "--die", dies]);
+        let rank = dies.trim_end_matches("@joined");
+        let said = format!("rank {rank} ended without leaving the job");
+        assert!(dead.count(&said) > 200, "{}", dead.all());
+        let failed = codes.iter().filter(|code| **code == Some(1)).count();
+        assert_eq!(failed, ends, "{}", dead.all());
+    }
 }

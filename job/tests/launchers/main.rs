@@ -9,5 +9,8 @@ mod hosts;
 mod intel_mpi;
 mod local;
 mod mpirun;
+#[expect(dead_code, reason = "what other tests use")]
+#[path = "../../../tests/hosts/hosts.rs"]
+mod namespaces;
 mod slurm;
 mod slurm_daemons;

@@ -1,0 +1,164 @@
+//! What a tree of hubs promises, whatever the order in which its frames are handled.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::frame::Broken;
+
+/// Of each rank its peers: symmetric, and at random.
+fn peers(size: u32, pairs: &BTreeSet<(u32, u32)>) -> Vec<BTreeSet<u32>> {
+    let mut peers = vec![BTreeSet::new(); size as usize];
+    for (one, other) in pairs.iter().map(|(one, other)| (one % size, other % size)) {
+        if one != other {
+            peers[one as usize].insert(other);
+            peers[other as usize].insert(one);
+        }
+    }
+    peers
+}
+
+fn up(run: &mut Simulation, rank: u32, up: Up) {
+    run.say(rank, run.parents[rank as usize], up);
+}
+
+fn barrier(number: u64) -> Up {
+    Up::Gather { channel: "c".into(), number, what: What::Barrier, values: vec![] }
+}
+
+/// Each rank was told the same, once.
+fn all_were_told(run: &Simulation, broken: &Broken) -> Result<(), TestCaseError> {
+    let mut ranks: Vec<u32> = run.told.iter().map(|(rank, _)| *rank).collect();
+    ranks.sort_unstable();
+    prop_assert_eq!(ranks, (0..run.size).collect::<Vec<_>>());
+    for (_, down) in &run.told {
+        prop_assert_eq!(down, &Down::Broken(broken.clone()));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn all_join_share_and_exchange_with_whom_they_name_and_nobody_else(
+        size in 1_u32..2500, seed in any::<u64>(), per_host in 1_u32..70,
+        pairs in prop::collection::btree_set((0_u32..2500, 0_u32..2500), 0..200),
+    ) {
+        let mut run = Simulation::join(size, seed, |rank| rank / per_host);
+        prop_assert_eq!(run.nodes(), size.div_ceil(per_host));
+        run.share(b"secret");
+        prop_assert_eq!(run.ended(), u64::from(size));
+        let peers = peers(size, &pairs);
+        run.exchange(b"address", |rank| peers[rank as usize].iter().copied().collect());
+        for (came, peers) in run.came().iter().zip(&peers) {
+            prop_assert_eq!(*came as usize, peers.len());
+        }
+        prop_assert!(run.told.is_empty(), "{:?}", run.told);
+        let most = run.loads().iter().map(|load| load.connections).max().unwrap();
+        prop_assert!(most <= 33, "{} connections", most);
+    }
+
+    #[test]
+    fn a_death_anywhere_is_told_to_every_rank_once(
+        size in 2_u32..2500, seed in any::<u64>(), at in any::<prop::sample::Index>(),
+    ) {
+        let mut run = Simulation::join(size, seed, |_| 0);
+        let rank = u32::try_from(at.index(size as usize)).unwrap();
+        // Its own seat, if it has a hub: that knows it first. It is told, too: nobody is there to hear.
+        let through = run.parents[rank as usize];
+        run.hubs.get_mut(&through).unwrap().handle_hang_up(rank);
+        run.carry_out(through);
+        run.settle();
+        all_were_told(&run, &Broken::Lost { rank })?;
+    }
+
+    #[test]
+    fn whom_a_call_waits_for_is_told_whole(
+        size in 2_u32..2500, seed in any::<u64>(), asks in any::<prop::sample::Index>(),
+        missing in prop::collection::btree_set(0_u32..2500, 1..9),
+    ) {
+        let mut run = Simulation::join(size, seed, |_| 0);
+        let asks = u32::try_from(asks.index(size as usize)).unwrap();
+        let missing: BTreeSet<u32> =
+            missing.into_iter().map(|rank| rank % size).filter(|rank| *rank != asks).collect();
+        prop_assume!(!missing.is_empty());
+        for rank in (0..size).filter(|rank| !missing.contains(rank)) {
+            up(&mut run, rank, barrier(0));
+        }
+        run.settle();
+        prop_assert_eq!(run.ended(), 0);
+        up(&mut run, asks, Up::Who { channel: "c".into(), number: 0 });
+        run.settle();
+        let ranks = missing.iter().copied().collect();
+        let told = Down::Missing { channel: "c".into(), number: 0, ranks };
+        prop_assert_eq!(std::mem::take(&mut run.told), vec![(asks, told)]);
+        for rank in missing {
+            up(&mut run, rank, barrier(0));
+        }
+        run.settle();
+        prop_assert_eq!(run.ended(), u64::from(size));
+    }
+
+    #[test]
+    fn a_call_after_somebody_left_is_an_error_everywhere(
+        size in 2_u32..1500, seed in any::<u64>(), at in any::<prop::sample::Index>(),
+    ) {
+        let mut run = Simulation::join(size, seed, |_| 0);
+        let leaver = u32::try_from(at.index(size as usize)).unwrap();
+        up(&mut run, leaver, Up::Bye);
+        run.settle();
+        for rank in (0..size).filter(|rank| *rank != leaver) {
+            up(&mut run, rank, barrier(0));
+        }
+        run.settle();
+        let broken = run.told.iter().map(|(rank, _)| *rank).collect::<BTreeSet<_>>();
+        prop_assert_eq!(broken.len(), size as usize);
+        prop_assert_eq!(run.ended(), 0);
+    }
+
+    #[test]
+    fn all_leave_and_every_hub_is_over(size in 1_u32..1500, seed in any::<u64>()) {
+        let mut run = Simulation::join(size, seed, |_| 0);
+        for rank in 0..size {
+            up(&mut run, rank, Up::Bye);
+        }
+        run.settle();
+        // Each hub says goodbye when its ranks have.
+        for hub in run.hubs.keys().copied().rev().filter(|hub| *hub > 0).collect::<Vec<_>>() {
+            prop_assert!(run.hubs[&hub].is_over());
+            run.say(hub, Branch::of(hub, size).parent.unwrap(), Up::Bye);
+            run.settle();
+        }
+        prop_assert!(run.hubs[&0].is_over());
+        prop_assert!(run.told.is_empty());
+    }
+}
+
+#[test]
+fn a_hub_is_cut_off_that_speaks_for_others_ranks() {
+    let (size, mut run) = (200, Simulation::join(200, 1, |_| 0));
+    let hub = run.hubs.get_mut(&0).unwrap();
+    let child = hub.child_ranks().find(|rank| hub.is_hub(*rank)).unwrap();
+    let letter = |from: u32, to: u32| {
+        let to = vec![Run { first: to, step: 1, count: 1 }];
+        let letters = vec![Letter { from, to, value: [1].into() }];
+        Up::Post(Post { channel: "c".into(), number: 0, letters })
+    };
+    let strange = [
+        letter(0, 5),
+        letter(child, size),
+        Up::Left { rank: 0 },
+        Up::Hosts(vec![("h".into(), size)]),
+        Up::Gather { channel: "c".into(), number: 0, what: What::Gather, values: vec![vec![]] },
+    ];
+    for strange in strange {
+        assert_eq!(hub.handle(child, strange.clone()), Err(()), "{strange:?}");
+    }
+    // Rank 0 itself is no hub there.
+    for of_hubs in [Up::Left { rank: 0 }, Up::Broken(Broken::Lost { rank: 2 }), Up::Hosts(vec![])] {
+        assert_eq!(hub.handle(0, of_hubs.clone()), Err(()), "{of_hubs:?}");
+    }
+    assert_eq!(hub.poll_effect(), None);
+}
