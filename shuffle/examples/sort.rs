@@ -14,24 +14,22 @@ use hg_job::{Job, Local, Via};
 use hg_shuffle::{Options, Ranks, Shuffle, Shutdown};
 
 /// Keys of a rank by which the ranges are chosen.
-const SAMPLES: u64 = 1024;
+const SAMPLES: usize = 1024;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let numbers = env::args().skip(1).map(|word| word.parse()).collect::<Result<Vec<u64>, _>>()?;
-    let keys = numbers.first().copied().unwrap_or(1_000_000);
-    let a_message = usize::try_from(numbers.get(1).copied().unwrap_or(1).max(1))?;
+    let keys = *numbers.first().unwrap_or(&1_000_000);
+    let a_message = usize::try_from(*numbers.get(1).unwrap_or(&1))?;
     let job = Job::connect()?;
     if job.via() == Via::Single {
-        // Nobody has started several: four of them, here.
-        let ranks = numbers.get(2).copied().unwrap_or(4);
-        std::process::exit(i32::from(Local::new(u32::try_from(ranks)?).run()?.code()));
+        let ranks = u32::try_from(*numbers.get(2).unwrap_or(&4))?;
+        std::process::exit(i32::from(Local::new(ranks).run()?.code()));
     }
     let (rank, size) = (u64::from(job.rank()), u64::from(job.size()));
     let own: Vec<u64> = (keys * rank / size..keys * (rank + 1) / size).map(scrambled).collect();
 
     let received = Arc::new(Mutex::new(Vec::with_capacity(own.len() + own.len() / 8)));
-    let into = Arc::clone(&received);
-    let mut options = Options::default();
+    let (into, mut options) = (Arc::clone(&received), Options::default());
     options.deliver_inline = true;
     let shuffle = Shuffle::new(&Ranks::of(&job, "sort"), "sort", options, move |message| {
         let mut received = into.lock().expect("the callback does not panic");
@@ -51,9 +49,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     verify(&job, &own, &sorted, keys)?;
     if rank == 0 {
         let rate = keys as f64 / all.as_secs_f64();
-        print(&format!(
-            "{keys} keys in {all:.3?}, exchanged in {exchanged:.3?}\n{{\"keys_per_s\":{rate:.1}}}"
-        ));
+        print(&format!("{keys} keys in {all:.3?}, exchanged in {exchanged:.3?}"));
+        print(&format!("{{\"keys_per_s\":{rate:.1}}}"));
     }
     shuffle.shutdown(Shutdown::Drain)?;
     job.leave()?;
@@ -62,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Where the range of each rank but the first begins: the same at all ranks, from samples of all.
 fn bounds(job: &Job, own: &[u64]) -> Result<Vec<u64>, Box<dyn Error>> {
-    let step = (own.len() / SAMPLES as usize).max(1);
+    let step = (own.len() / SAMPLES).max(1);
     let mine: Vec<u8> = own.iter().step_by(step).flat_map(|key| key.to_le_bytes()).collect();
     let all = job.all_gather(&mine)?.concat();
     let mut samples: Vec<u64> = numbers_of(&all).collect();
@@ -77,7 +74,7 @@ fn send(shuffle: &Shuffle, own: &[u64], bounds: &[u64], most: usize) -> Result<(
     let mut waiting = vec![Vec::with_capacity(most * 8); bounds.len() + 1];
     for key in own {
         let to = bounds.partition_point(|bound| bound <= key);
-        if most == 1 {
+        if most <= 1 {
             sender.enqueue(u32::try_from(to)?, 0, &key.to_le_bytes())?;
             continue;
         }
@@ -97,7 +94,10 @@ fn send(shuffle: &Shuffle, own: &[u64], bounds: &[u64], most: usize) -> Result<(
 fn sort(keys: &mut Vec<u64>) {
     let mut other = vec![0; keys.len()];
     for shift in (0..64).step_by(11) {
-        let digit = |key: u64| (key >> shift) as usize & 2047;
+        let digit = |key: u64| {
+            let [low, high, ..] = (key >> shift).to_le_bytes();
+            usize::from(u16::from_le_bytes([low, high])) & 2047
+        };
         let mut starts = [0_usize; 2049];
         keys.iter().for_each(|key| starts[digit(*key) + 1] += 1);
         (1..2049).for_each(|at| starts[at] += starts[at - 1]);

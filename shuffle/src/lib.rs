@@ -21,7 +21,7 @@
 //! job.leave()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! `examples/histogram.rs` is a whole program.
+//! `examples/` has whole programs: a histogram, a sort, and word counts over files.
 //!
 //! # Threads
 //! A [`Shuffle`] is used from any number of threads. It has a thread for each of its two engines, one for delivery and

@@ -1,6 +1,6 @@
 //! The ranks of a [`Job`] as those of a shuffle.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use hg_job::{Channel, Job, NodeMap};
 
@@ -42,7 +42,15 @@ impl Group for Ranks {
         Arc::clone(&self.map)
     }
 
-    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-        self.channel.all_gather(own).map_err(|error| error.to_string())
+    fn share(&self, own: &[u8]) -> Result<Vec<u8>, String> {
+        self.channel.share(own).map_err(|error| error.to_string())
+    }
+
+    fn exchange(&self, peers: &[u32], own: &[u8]) -> Result<BTreeMap<u32, Arc<[u8]>>, String> {
+        self.channel.exchange(peers, own).map_err(|error| error.to_string())
+    }
+
+    fn barrier(&self) -> Result<(), String> {
+        self.channel.barrier().map_err(|error| error.to_string())
     }
 }

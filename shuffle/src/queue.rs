@@ -460,4 +460,6 @@ const SPARES: usize = 16;
 const SPARE_MIN: usize = 4 << 10;
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

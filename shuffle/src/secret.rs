@@ -11,29 +11,17 @@ pub(crate) struct Secret {
 }
 
 impl Secret {
-    /// Rank 0 draws it; all get it. Each rank gives the shuffle's name, too: it has to be one. Collective.
-    pub(crate) fn share(group: &impl Group, name: &str) -> Result<Self, Error> {
-        let mut own = Vec::new();
+    /// Rank 0 draws it; all get it. Collective.
+    pub(crate) fn share(group: &impl Group) -> Result<Self, Error> {
+        let mut own = [0; LEN];
         if group.rank() == 0 {
-            own = vec![0; LEN];
             let failed = |error| Error::Setup(format!("no random numbers: {error}"));
             getrandom::fill(&mut own).map_err(failed)?;
         }
-        own.extend_from_slice(name.as_bytes());
-        let all = group.all_gather(&own).map_err(Error::Setup)?;
-        let (drawn, theirs) = all
-            .first()
-            .and_then(|first| first.split_first_chunk())
-            .ok_or_else(|| Error::Setup("rank 0 runs another version of the shuffle".to_owned()))?;
-        let names = [theirs].into_iter().chain(all.iter().skip(1).map(Vec::as_slice));
-        for (rank, theirs) in names.enumerate() {
-            if theirs != name.as_bytes() {
-                let theirs = String::from_utf8_lossy(theirs);
-                let why =
-                    format!("rank {rank} makes the shuffle `{theirs}`, and this one `{name}`");
-                return Err(Error::Setup(why));
-            }
-        }
+        let drawn = group.share(&own).map_err(Error::Setup)?;
+        let drawn = drawn.as_slice().try_into();
+        let drawn = drawn
+            .map_err(|_| Error::Setup("rank 0 runs another version of the shuffle".to_owned()))?;
         Ok(Self::of(drawn))
     }
 

@@ -1,6 +1,7 @@
 //! The shuffle itself: how it comes to be, what can be done with it, and how it ends.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{
         Arc,
@@ -34,11 +35,21 @@ pub trait Group {
     fn rank(&self) -> u32;
     /// Which rank runs on which node.
     fn map(&self) -> Arc<NodeMap>;
-    /// Gives bytes of its own, and gets those of all ranks, in their order. Collective.
+    /// All get the bytes that rank 0 gives. Collective.
     ///
     /// # Errors
     /// A sentence that says what went wrong.
-    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String>;
+    fn share(&self, own: &[u8]) -> Result<Vec<u8>, String>;
+    /// Gives bytes to some ranks, and gets theirs, by rank; they give them to this one, too. Ends when theirs have come.
+    ///
+    /// # Errors
+    /// A sentence that says what went wrong.
+    fn exchange(&self, peers: &[u32], own: &[u8]) -> Result<BTreeMap<u32, Arc<[u8]>>, String>;
+    /// Waits until all ranks have called this. Collective.
+    ///
+    /// # Errors
+    /// A sentence that says what went wrong.
+    fn barrier(&self) -> Result<(), String>;
 }
 
 /// All-to-all messages between the ranks of a job.
@@ -85,9 +96,9 @@ impl Shuffle {
     ) -> Result<Self, Error> {
         options.check()?;
         let routes = Routes::new(group.map(), group.rank());
-        let Secret { id, key } = Secret::share(group, name)?;
+        let Secret { id, key } = Secret::share(group)?;
         let sides = open_sides(&routes, &options, key)?;
-        let addresses = exchange(group, &sides)?;
+        let addresses = exchange(group, name, &routes, &sides)?;
         let in_flight: [Arc<AtomicU64>; 3] = Default::default();
         let from = From { shuffle: id, rank: routes.me() };
         let is_failed = Arc::new(AtomicBool::new(false));
@@ -107,7 +118,7 @@ impl Shuffle {
         let mut shuffle = Self { inner, sides, threads: Vec::new(), delivery: None };
         shuffle.start(deliver)?;
         // Nobody sends before everybody serves.
-        group.all_gather(&[]).map_err(Error::Setup)?;
+        group.barrier().map_err(Error::Setup)?;
         shuffle.watch();
         Ok(shuffle)
     }
@@ -450,14 +461,32 @@ fn how_to_wait(ranks: usize) -> hg::Wait {
     if processors >= threads { hg::Wait::default() } else { hg::Wait::Block }
 }
 
-/// The addresses of all ranks, a list each: inside their node, and of the network.
-fn exchange(group: &impl Group, sides: &[Arc<Side>]) -> Result<Vec<Vec<String>>, Error> {
+/// The addresses of the ranks that this one is connected to, a list each: inside their node, and of the network. They give
+/// the shuffle's name, too: it has to be the same.
+fn exchange(
+    group: &impl Group,
+    name: &str,
+    routes: &Routes,
+    sides: &[Arc<Side>],
+) -> Result<BTreeMap<u32, Vec<String>>, Error> {
     let addresses: Vec<_> = sides.iter().map(|side| side.engine.address().as_str()).collect();
-    let all = group.all_gather(addresses.join("\n").as_bytes()).map_err(Error::Setup)?;
-    let lists = all.iter().enumerate().map(|(rank, bytes)| {
-        let list: Vec<_> = String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect();
-        let why = || format!("rank {rank} sees another number of nodes than this one");
-        if list.len() == sides.len() { Ok(list) } else { Err(Error::Setup(why())) }
+    // A name may have lines of its own.
+    let own = format!("{}\n{name}", addresses.join("\n"));
+    let all = group.exchange(&routes.peers(), own.as_bytes()).map_err(Error::Setup)?;
+    let lists = all.into_iter().map(|(rank, bytes)| {
+        let text = String::from_utf8_lossy(&bytes);
+        let mut lines = text.splitn(sides.len() + 1, '\n').map(str::to_owned);
+        let list: Vec<_> = lines.by_ref().take(sides.len()).collect();
+        match lines.next() {
+            Some(theirs) if theirs == name => Ok((rank, list)),
+            Some(theirs) => Err(Error::Setup(format!(
+                "rank {rank} makes the shuffle `{theirs}`, and this one `{name}`"
+            ))),
+            None => {
+                let why = format!("rank {rank} sees another number of nodes than this one");
+                Err(Error::Setup(why))
+            }
+        }
     });
     lists.collect()
 }
@@ -467,7 +496,7 @@ fn make_hops(
     routes: &Routes,
     options: &Options,
     sides: &[Arc<Side>],
-    addresses: &[Vec<String>],
+    addresses: &BTreeMap<u32, Vec<String>>,
     shared: &[Shared; 3],
 ) -> Result<(Vec<Hop>, Table), Error> {
     let map = routes.map();
@@ -480,7 +509,8 @@ fn make_hops(
             Lane::Network => (options.rmaxrpc, options.rmaxbytes, options.rbuftarget),
         };
         let queue = Queue::new(maxrpc, target).with_bytes_max(bytes_max as u64);
-        let address = &addresses[rank as usize][usize::from(lane == Lane::Network)];
+        let address = addresses.get(&rank).map(|list| &list[usize::from(lane == Lane::Network)]);
+        let address = address.ok_or_else(|| Error::Setup(format!("rank {rank} has no address")))?;
         let peer = side.engine.lookup(address.as_str());
         let peer = peer.map_err(|error| Error::Setup(format!("rank {rank}: {error}")))?;
         let index = u32::try_from(hops.len()).unwrap_or(u32::MAX);

@@ -385,7 +385,6 @@ fn messages_of_several_threads_arrive_once_each_thread_s_in_order() {
 /// A rank that comes out of its last step later than the others: they send already.
 struct Late<'a> {
     group: common::Thread,
-    steps: AtomicU64,
     others_have_sent: &'a Barrier,
 }
 
@@ -398,13 +397,20 @@ impl hg_shuffle::Group for Late<'_> {
         self.group.map()
     }
 
-    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-        let gathered = self.group.all_gather(own);
-        let is_last = self.steps.fetch_add(1, Ordering::SeqCst) == 2;
-        if self.rank() == 1 && is_last {
+    fn share(&self, own: &[u8]) -> Result<Vec<u8>, String> {
+        self.group.share(own)
+    }
+
+    fn exchange(&self, peers: &[u32], own: &[u8]) -> Result<BTreeMap<u32, Arc<[u8]>>, String> {
+        self.group.exchange(peers, own)
+    }
+
+    fn barrier(&self) -> Result<(), String> {
+        let met = self.group.barrier();
+        if self.rank() == 1 {
             self.others_have_sent.wait();
         }
-        gathered
+        met
     }
 }
 
@@ -413,7 +419,7 @@ fn messages_to_a_rank_that_has_not_begun_are_not_lost() {
     let others_have_sent = Barrier::new(2);
     run("1x2", |group| {
         let me = hg_shuffle::Group::rank(&group);
-        let group = Late { group, steps: AtomicU64::new(0), others_have_sent: &others_have_sent };
+        let group = Late { group, others_have_sent: &others_have_sent };
         let delivered = common::Delivered::default();
         let kept = Arc::clone(&delivered);
         let keep = move |delivery: hg_shuffle::Delivery<'_>| {

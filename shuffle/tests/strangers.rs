@@ -5,6 +5,7 @@
 mod common;
 
 use std::{
+    collections::BTreeMap,
     io::Write as _,
     net::TcpStream,
     sync::{
@@ -81,10 +82,10 @@ fn options() -> Options {
     options
 }
 
-/// A rank whose launcher is overheard: what its all-gathers brought.
+/// A rank whose launcher is overheard: what it told and brought.
 struct Overheard {
     group: Thread,
-    said: Mutex<Vec<Vec<Vec<u8>>>>,
+    said: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Group for Overheard {
@@ -96,10 +97,22 @@ impl Group for Overheard {
         self.group.map()
     }
 
-    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-        let said = self.group.all_gather(own)?;
-        self.said.lock().unwrap().push(said.clone());
-        Ok(said)
+    fn share(&self, own: &[u8]) -> Result<Vec<u8>, String> {
+        let shared = self.group.share(own)?;
+        self.said.lock().unwrap().push(shared.clone());
+        Ok(shared)
+    }
+
+    fn exchange(&self, peers: &[u32], own: &[u8]) -> Result<BTreeMap<u32, Arc<[u8]>>, String> {
+        let came = self.group.exchange(peers, own)?;
+        let mut said = self.said.lock().unwrap();
+        said.push(own.to_vec());
+        said.extend(came.values().map(|bytes| bytes.to_vec()));
+        Ok(came)
+    }
+
+    fn barrier(&self) -> Result<(), String> {
+        self.group.barrier()
     }
 }
 
@@ -111,7 +124,7 @@ impl Overheard {
     /// Where the ranks listen for other nodes.
     fn addresses(&self) -> Vec<String> {
         let said = self.said.lock().unwrap();
-        let texts = said.iter().flatten().map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        let texts = said.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned());
         let lines = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
         lines.filter(|line| line.starts_with("tcp://")).collect()
     }
@@ -121,7 +134,7 @@ impl Overheard {
     /// What rank 0 has drawn for this shuffle.
     fn id(&self) -> [u64; 2] {
         let said = self.said.lock().unwrap();
-        let (words, _) = said[0][0].as_chunks::<8>();
+        let (words, _) = said[0].as_chunks::<8>();
         [u64::from_be_bytes(words[0]), u64::from_be_bytes(words[1])]
     }
 }

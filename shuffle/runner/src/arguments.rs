@@ -29,6 +29,9 @@ pub(crate) struct Arguments {
         "deliverq_bytes_max", "deliverq_threshold", "linger", "delivery",
     ])]
     pub(crate) plan: Option<NodeMap>,
+    /// With --plan: also simulates the start of the job, and counts what its processes send.
+    #[arg(long, requires = "plan", conflicts_with = "json")]
+    pub(crate) simulate: bool,
     /// Messages that each rank sends.
     #[arg(long, default_value_t = 100_000, conflicts_with = "duration")]
     pub(crate) count: u64,

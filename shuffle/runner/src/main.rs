@@ -36,7 +36,7 @@ use hg_job_runner::{
     plot,
     say::{self, say},
 };
-use hg_shuffle::route::Plan;
+use hg_shuffle::route::{Plan, SimulatedStart};
 
 use crate::{arguments::Arguments, error::Error, work::NAME};
 
@@ -58,7 +58,10 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Some(map) = &arguments.plan {
         let plan = Plan::new(map, &arguments.options()?);
-        let text = if arguments.json { report::of_plan(&plan) } else { plan.to_string() };
+        let mut text = if arguments.json { report::of_plan(&plan) } else { plan.to_string() };
+        if arguments.simulate {
+            text += &SimulatedStart::run(map, SEED).to_string();
+        }
         say::unless_closed(write!(std::io::stdout(), "{text}")).map_err(Error::Print)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -95,6 +98,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     job.leave()?;
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
+
+/// The order in which the frames of a simulated start are handled.
+const SEED: u64 = 1;
 
 fn not_read(sentence: String) -> ExitCode {
     say::unreadable(NAME, &sentence);

@@ -346,6 +346,9 @@ pub(crate) fn of_plan(plan: &Plan) -> String {
         "local_connections": figure(|process| process.local_connections),
         "network_connections": figure(|process| process.network_connections),
         "message_bytes": figure(|process| process.bytes),
+        "backlog_bytes": figure(|process| process.backlog_bytes),
+        "start_connections": plan.start().connections,
+        "start_passed_on": plan.start().passed_on,
         "table_bytes": figure(|process| process.table_bytes),
     });
     format!("{all}\n")

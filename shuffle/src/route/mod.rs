@@ -10,12 +10,16 @@
 //! one for each rank. The rule is that of deltafs-nexus.
 
 mod plan;
+mod start;
 
 use std::{ops::Range, sync::Arc};
 
 use hg_job::NodeMap;
 
-pub use self::plan::{Extremes, Plan, Process};
+pub use self::{
+    plan::{Extremes, Plan, Process},
+    start::{SimulatedStart, Start},
+};
 
 /// How a message came to the process that routes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -140,6 +144,16 @@ impl Routes {
         let step = self.map.ranks_of(self.node).len();
         let nodes: Range<u32> = self.local..self.map.nodes().max(self.local);
         nodes.step_by(step).filter(|node| *node != self.node)
+    }
+
+    /// Whom this rank is connected to, ascending: the other ranks of its node, and the counterparts in those that it represents
+    /// its own towards. They are connected to it as well.
+    #[must_use]
+    pub fn peers(&self) -> Vec<u32> {
+        let others = self.represented().map(|node| self.counterpart(node));
+        let mut peers: Vec<u32> = self.neighbours().chain(others).collect();
+        peers.sort_unstable();
+        peers
     }
 
     /// The rank of this node that represents it towards `node`.

@@ -4,6 +4,7 @@ use std::fmt;
 
 use hg_job::NodeMap;
 
+use super::Start;
 use crate::Options;
 
 /// What one process needs.
@@ -19,6 +20,9 @@ pub struct Process {
     pub network_connections: u64,
     /// Most bytes of messages in the queues and on their way: queues x batches under way x target, or their bytes, if less.
     pub bytes: u64,
+    /// Most bytes of messages that others have sent and that wait here: in front of full queues, where this process is a relay, and
+    /// for delivery.
+    pub backlog_bytes: u64,
     /// Bytes of the tables: the map and the addresses.
     pub table_bytes: u64,
 }
@@ -38,6 +42,7 @@ pub struct Plan {
     ranks: u32,
     nodes: u32,
     processes: Vec<Process>,
+    start: Start,
 }
 
 impl Plan {
@@ -45,7 +50,7 @@ impl Plan {
     #[must_use]
     pub fn new(map: &NodeMap, options: &Options) -> Self {
         let processes = (0..map.size()).map(|rank| Process::new(map, rank, options)).collect();
-        Self { ranks: map.size(), nodes: map.nodes(), processes }
+        Self { ranks: map.size(), nodes: map.nodes(), processes, start: Start::new(map) }
     }
 
     /// One process after the other, by rank.
@@ -64,6 +69,12 @@ impl Plan {
     #[must_use]
     pub fn nodes(&self) -> u32 {
         self.nodes
+    }
+
+    /// What the start costs the busiest process.
+    #[must_use]
+    pub fn start(&self) -> Start {
+        self.start
     }
 
     /// The extremes of one figure.
@@ -103,6 +114,8 @@ impl Process {
             local_connections: neighbours,
             network_connections: network,
             bytes,
+            // What those at the other ends have under way: their queues are as these.
+            backlog_bytes: bytes + options.deliverq_bytes_max as u64,
             table_bytes: addresses + map_bytes,
         }
     }
@@ -122,15 +135,18 @@ impl fmt::Display for Plan {
             let Extremes { min, max } = self.extremes(figure);
             writeln!(out, "{name:<34} {min:>14} {max:>14}")?;
         }
-        let bytes: [(&str, Figure); 2] = [
+        let bytes: [(&str, Figure); 3] = [
             ("messages in full queues, MiB", |process| process.bytes),
+            ("messages of others that wait, MiB", |process| process.backlog_bytes),
             ("tables, MiB", |process| process.table_bytes),
         ];
         for (name, figure) in bytes {
             let Extremes { min, max } = self.extremes(figure);
             writeln!(out, "{name:<34} {:>14} {:>14}", Mebibytes(min), Mebibytes(max))?;
         }
-        Ok(())
+        let Start { connections, passed_on } = self.start;
+        writeln!(out, "{:<34} {:>14} {connections:>14}", "connections at the start", "")?;
+        writeln!(out, "{:<34} {:>14} {passed_on:>14}", "addresses passed on at the start", "")
     }
 }
 

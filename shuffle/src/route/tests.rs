@@ -88,6 +88,8 @@ proptest! {
             prop_assert_eq!(process.network_queues, routes.represented().count() as u64);
             prop_assert_eq!(process.local_queues, 2 * routes.neighbours().count() as u64);
             prop_assert!(routes.represented().all(|node| routes.representative(node) == from));
+            let knows_it = |peer: u32| Routes::new(Arc::clone(&map), peer).peers().contains(&from);
+            prop_assert!(routes.peers().into_iter().all(knows_it), "whoever it names names it, too");
         }
     }
 
@@ -132,4 +134,22 @@ fn the_unequal_nodes_of_the_specification_are_served() {
             }
         }
     }
+}
+
+#[test]
+fn the_simulated_start_counts_what_the_plan_says() {
+    for (map, seed) in [("1x1", 1), ("3+1", 2), ("20x5", 3), ("130x3", 4), ("0,1,2,3,0,1,2,3", 5)] {
+        let map: Arc<NodeMap> = Arc::new(map.parse().unwrap());
+        let simulated = SimulatedStart::run(&map, seed);
+        for rank in 0..map.size() {
+            assert_eq!(simulated.of(rank), Start::of(&map, rank), "rank {rank} of {map}");
+        }
+    }
+    // More heights than two, and where the busiest process is.
+    let map: Arc<NodeMap> = Arc::new("80x16".parse().unwrap());
+    let simulated = SimulatedStart::run(&map, 6);
+    let planned = Start::new(&map);
+    let most = (0..map.size()).map(|rank| simulated.of(rank).passed_on).max();
+    assert_eq!(most, Some(planned.passed_on));
+    assert!(planned.connections <= u64::from(hg_job::SOCKETS_MAX));
 }

@@ -1,6 +1,9 @@
 //! Ranks as threads of one process, each with engines of its own.
 
-use std::sync::{Arc, Condvar, Mutex};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Condvar, Mutex},
+};
 
 use hg_job::NodeMap;
 use hg_shuffle::{Delivery, Group, Options, Shuffle};
@@ -37,7 +40,23 @@ impl Group for Thread {
         Arc::clone(&self.shared.map)
     }
 
-    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    fn share(&self, own: &[u8]) -> Result<Vec<u8>, String> {
+        Ok(self.all_gather(own).swap_remove(0))
+    }
+
+    fn exchange(&self, peers: &[u32], own: &[u8]) -> Result<BTreeMap<u32, Arc<[u8]>>, String> {
+        let all = self.all_gather(own);
+        Ok(peers.iter().map(|peer| (*peer, all[*peer as usize].as_slice().into())).collect())
+    }
+
+    fn barrier(&self) -> Result<(), String> {
+        self.all_gather(&[]);
+        Ok(())
+    }
+}
+
+impl Thread {
+    fn all_gather(&self, own: &[u8]) -> Vec<Vec<u8>> {
         let mut gathering = self.shared.gathering.lock().unwrap();
         let round = gathering.ended;
         gathering.given[self.rank as usize] = Some(own.to_vec());
@@ -50,7 +69,7 @@ impl Group for Thread {
         while gathering.ended == round {
             gathering = self.shared.changed.wait(gathering).unwrap();
         }
-        Ok(gathering.result.clone())
+        gathering.result.clone()
     }
 }
 
