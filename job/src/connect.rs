@@ -14,7 +14,7 @@ use crate::{
     host, hub,
     job::Parts,
     launcher::Launcher,
-    link::{Endings, Link, RANK_0, RANK_ABOVE},
+    link::{Endings, Holder, Link},
     meeting::{Address, Published, Rendezvous},
     notice::Notice,
     pmi, pmix,
@@ -115,7 +115,7 @@ impl Joining<'_> {
         let endings = Endings { abort: self.settings.abort_exits, hub_gone: true };
         let hello = self.hello(place, Vec::new());
         let stream = Stream::Unix(UnixStream::from(seat));
-        let link = Link::open(stream, hello, self.settings.timeout, "the runner", endings)?;
+        let link = Link::open(stream, hello, self.settings.timeout, Holder::Runner, endings)?;
         self.welcomed(Via::Local, place, link, None, None)
     }
 
@@ -233,8 +233,7 @@ impl Joining<'_> {
             }
             Way::To { hub, stream, token } => (Stream::Tcp(stream), hub, token, None),
         };
-        let holder = if hub == 0 { RANK_0 } else { RANK_ABOVE };
-        let link = self.open(stream, place, token, holder)?;
+        let link = self.open(stream, place, token, Holder::Rank(hub))?;
         self.welcomed(via, place, link, running, launcher)
     }
 
@@ -243,7 +242,7 @@ impl Joining<'_> {
         stream: Stream,
         place: Place,
         token: Vec<u8>,
-        holder: &'static str,
+        holder: Holder,
     ) -> Result<Link, Error> {
         let endings = Endings { abort: self.settings.abort_exits, hub_gone: false };
         Link::open(stream, self.hello(place, token), self.settings.timeout, holder, endings)

@@ -81,8 +81,8 @@ pub enum Error {
         /// Who had not called it.
         missing: Ranks,
     },
-    /// Rank 0 wanted to leave, but others stay.
-    #[error("rank 0 holds the job together, and others did not leave within {within:?}")]
+    /// A rank wanted to leave that others are connected through, and these stay.
+    #[error("others are connected through this rank, and did not leave within {within:?}")]
     StillHere {
         /// The bound: [`Settings::wait`](crate::Settings::wait).
         within: Duration,

@@ -169,8 +169,8 @@ impl Job {
         end_process(&format!("rank {} aborts the job: {why}", self.rank()), code)
     }
 
-    /// Leaves in good order: this rank takes part in nothing any more. Collective: rank 0 waits for the
-    /// others, at most for [`Settings::wait`](crate::Settings::wait); they do not wait.
+    /// Leaves in good order: this rank takes part in nothing any more. Collective: a rank waits for those
+    /// that are connected through it, rank 0 for all, at most for [`Settings::wait`](crate::Settings::wait); others do not wait.
     ///
     /// # Errors
     /// The job is broken already, or the launcher refuses the goodbye.

@@ -25,11 +25,6 @@ use crate::{
 /// How long the hub may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// What holds the hub at the other end, in words.
-pub(crate) const RANK_0: &str = "rank 0";
-/// Another rank than 0 does.
-pub(crate) const RANK_ABOVE: &str = "the rank that this one is connected through";
-
 /// What ends the process, instead of being told to the next call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Endings {
@@ -37,6 +32,32 @@ pub(crate) struct Endings {
     pub abort: bool,
     /// The hub's end: for ranks whose runner holds it.
     pub hub_gone: bool,
+}
+
+/// Who holds the hub at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holder {
+    Runner,
+    Rank(u32),
+}
+
+impl Holder {
+    /// In words.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Runner => "the runner",
+            Self::Rank(0) => "rank 0",
+            Self::Rank(_) => "the rank that this one is connected through",
+        }
+    }
+
+    /// Its connection has ended.
+    fn gone(self) -> Error {
+        match self {
+            Self::Runner | Self::Rank(0) => Error::HubGone(self.name()),
+            Self::Rank(rank) => Error::Lost { rank, how: "ended without leaving the job" },
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -62,8 +83,7 @@ enum Kind {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// What to call the process that holds the hub.
-    hub: &'static str,
+    hub: Holder,
     size: u32,
     /// How long the ranks had to come together: for sentences.
     within: Duration,
@@ -106,7 +126,7 @@ impl Link {
         stream: Stream,
         hello: Hello,
         within: Duration,
-        hub: &'static str,
+        hub: Holder,
         endings: Endings,
     ) -> Result<Self, Error> {
         let (rank, size) = (hello.rank, hello.size);
@@ -134,7 +154,7 @@ impl Link {
     /// The node of each rank, once all are there.
     pub(crate) fn join(&self, deadline: Instant) -> Result<Vec<u32>, Error> {
         let welcome = self.wait(deadline, |state| state.welcome.take())?;
-        let (hub, within) = (self.shared.hub, self.shared.within);
+        let (hub, within) = (self.shared.hub.name(), self.shared.within);
         welcome.ok_or(Error::Silent { what: "joining", hub, within })
     }
 
@@ -152,7 +172,7 @@ impl Link {
             Some(Err(missing)) => {
                 Err(Error::Late { what: what.name(), number: call.1 + 1, within, missing })
             }
-            None => Err(Error::Silent { what: what.name(), hub: self.shared.hub, within }),
+            None => Err(Error::Silent { what: what.name(), hub: self.shared.hub.name(), within }),
         }
     }
 
@@ -261,7 +281,7 @@ impl Link {
         match end {
             End::Refused(why) => Error::Environment(format!("rank {}: {why}", self.rank)),
             End::Broken(broken) => self.shared.error(broken),
-            End::HubGone => Error::HubGone(self.shared.hub),
+            End::HubGone => self.shared.hub.gone(),
         }
     }
 
@@ -379,7 +399,7 @@ impl Shared {
         let mut state = locked(&self.state);
         if self.endings.hub_gone && !state.leaving && state.end.is_none() {
             drop(state);
-            end_process(&format!("{} is gone", self.hub), 1);
+            end_process(&format!("{} is gone", self.hub.name()), 1);
         }
         state.end.get_or_insert(End::HubGone);
         self.changed.notify_all();

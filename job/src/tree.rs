@@ -7,10 +7,10 @@
 use std::ops::Range;
 
 /// Connections of a process to those that head the parts of its range. With the one upwards, the one of its own rank (two
-/// sockets) and the one that listens, these are all: [`SOCKETS_MAX`].
+/// sockets, and a copy of one for its reader) and the one that listens, these are all: [`SOCKETS_MAX`].
 pub(crate) const CHILDREN_MAX: u32 = 32;
 /// Sockets that a process has for the job at most.
-pub const SOCKETS_MAX: u32 = CHILDREN_MAX + 4;
+pub const SOCKETS_MAX: u32 = CHILDREN_MAX + 5;
 
 /// What one rank heads, and to whom it connects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn at_320_000_ranks_nobody_has_more_than_36_sockets_and_no_way_is_longer_than_four() {
+    fn at_320_000_ranks_nobody_has_more_than_32_children_and_no_way_is_longer_than_four() {
         let size = 320_000;
         let mut ranks: Vec<_> = std::iter::once(0..size).collect();
         let (mut hubs, mut levels) = (0, 0);

@@ -123,11 +123,23 @@ impl Server {
         while !self.hub.is_over() && !self.stop.load(Ordering::Acquire) {
             self.round(&mut events);
         }
-        self.send(self.above, &Up::Bye.encode().into());
+        // Stopped, or with ranks that are gone, it is lost itself.
+        if self.hub.is_over() && self.hub.broken().is_none() {
+            self.send(self.above, &Up::Bye.encode().into());
+        }
         let until = Instant::now() + FAREWELL;
-        while Instant::now() < until && self.connections.iter().any(|(_, one)| !one.is_flushed()) {
+        while Instant::now() < until && self.connections.iter().any(|(_, one)| self.is_needed(one))
+        {
             self.round(&mut events);
         }
+    }
+
+    /// A connection that is closed with something unread takes with it what was sent last: so whoever was told why the job is
+    /// broken hangs up first. This process itself waits for nobody here.
+    fn is_needed(&self, one: &Connection) -> bool {
+        let is_other =
+            matches!(one.who, Who::Rank(rank) | Who::Hub(rank) if rank != self.hub.head());
+        !one.is_flushed() || (is_other && self.hub.broken().is_some())
     }
 
     fn round(&mut self, events: &mut Events) {

@@ -156,6 +156,11 @@ impl Hub {
         self.place_of(rank).is_some_and(|place| self.children[place].is_hub())
     }
 
+    /// The first of its ranks, whose process it is in.
+    pub(crate) fn head(&self) -> u32 {
+        self.ranks.start
+    }
+
     fn has_above(&self) -> bool {
         self.ranks.start > 0
     }
@@ -387,7 +392,10 @@ impl Hub {
     fn breaks(&mut self, broken: Broken, from: Option<Side>) {
         let place = match (&self.broken, &broken) {
             (None, _) => &mut self.broken,
-            (Some(_), Broken::Aborted { .. }) if self.aborted.is_none() => &mut self.aborted,
+            // It comes back from above.
+            (Some(first), Broken::Aborted { .. }) if *first != broken && self.aborted.is_none() => {
+                &mut self.aborted
+            }
             (Some(_), _) => return,
         };
         *place = Some(broken.clone());

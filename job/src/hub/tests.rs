@@ -12,7 +12,7 @@ use super::{Config, Running, state::Hub};
 use crate::{
     error::Error,
     frame::{HELLO_MAX, Hello, Up, VALUE_MAX, What},
-    link::{Endings, Link},
+    link::{Endings, Holder, Link},
     notice::Notice,
     stream::Stream,
 };
@@ -46,7 +46,7 @@ fn hello(token: &[u8], rank: u32, size: u32) -> Hello {
 fn link(port: u16, hello: Hello) -> Link {
     let stream = Stream::Tcp(TcpStream::connect(("127.0.0.1", port)).unwrap());
     let endings = Endings { abort: false, hub_gone: false };
-    Link::open(stream, hello, LONG, "rank 0", endings).unwrap()
+    Link::open(stream, hello, LONG, Holder::Rank(0), endings).unwrap()
 }
 
 fn joined(port: u16, rank: u32, size: u32) -> Link {

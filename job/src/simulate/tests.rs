@@ -75,6 +75,17 @@ proptest! {
     }
 
     #[test]
+    fn an_abort_anywhere_is_told_to_every_rank_once(
+        size in 2_u32..2500, seed in any::<u64>(), at in any::<prop::sample::Index>(),
+    ) {
+        let mut run = Simulation::join(size, seed, |_| 0);
+        let rank = u32::try_from(at.index(size as usize)).unwrap();
+        up(&mut run, rank, Up::Abort { code: 3, why: "so".into() });
+        run.settle();
+        all_were_told(&run, &Broken::Aborted { by: rank, code: 3, why: "so".into() })?;
+    }
+
+    #[test]
     fn whom_a_call_waits_for_is_told_whole(
         size in 2_u32..2500, seed in any::<u64>(), asks in any::<prop::sample::Index>(),
         missing in prop::collection::btree_set(0_u32..2500, 1..9),
