@@ -75,7 +75,7 @@ proptest! {
         let by_bytes = bytes_max.div_ceil((MESSAGE + HEAD) as u64);
         let window = u64::from(maxrpc).min(by_bytes);
         let by_window = window * ticks / round_trip;
-        let model = if service == 0 { by_window } else { by_window.min(ticks / service) };
+        let model = by_window.min(ticks.checked_div(service).unwrap_or(u64::MAX));
         // What is under way at the end, and the first round trip.
         let slack = window + 2 + model / 50;
         prop_assert!(way.done.abs_diff(model) <= slack, "{} batches, the model says {model}", way.done);
