@@ -222,7 +222,6 @@ pub(crate) struct Machine<S> {
     direct: BTreeMap<u32, Lane>,
     /// Offers that cannot be pulled yet.
     waiting: VecDeque<Waiting<S>>,
-    /// Being pulled: from whom, and what.
     pulling: Vec<(u32, u64, u64)>,
     /// The next object to begin; at the root, to be sent.
     next: u64,
@@ -541,10 +540,10 @@ impl<S> Machine<S> {
     }
 
     fn handle_reform(&mut self, from: u32, id: [u64; 2], members: Vec<u32>) {
-        let is_sound = members.first() == Some(&from)
-            && members.windows(2).all(|two| two[0] < two[1])
+        let Some(&leader) = members.first() else { return };
+        let is_sound = members.windows(2).all(|two| two[0] < two[1])
             && members.last() < Some(&self.members())
-            && members.contains(&self.config.own);
+            && [from, self.config.own].iter().all(|it| members.contains(it));
         // The leader may know of a death before this member does.
         if !is_sound || self.has_reformed || self.phase == Phase::Closed {
             return;
@@ -554,6 +553,11 @@ impl<S> Machine<S> {
             self.fail(member, "the others go on without it", false);
         }
         self.has_reformed = true;
+        // Whoever leads may die before it has told everybody.
+        let own = self.config.own;
+        for to in members.iter().copied().filter(|it| ![own, leader].contains(it)) {
+            self.tell(to, Message::Reform { id, members: members.clone() });
+        }
         self.actions.push_back(Action::Reformed { id, members });
     }
 

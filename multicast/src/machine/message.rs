@@ -76,6 +76,6 @@ pub(crate) enum Message<S> {
     Ask,
     /// It is; so the fault is that member's. If it is not, the answer is why it has failed.
     Answer,
-    /// From the first survivor: the group goes on as this one, of these members.
+    /// The first of these members leads: the group goes on as this one, of them. Whoever hears it first from anybody tells the others.
     Reform { id: [u64; 2], members: Vec<u32> },
 }

@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stderr, reason = "a run that was asked for says what happens in it")]
 
+mod faults;
 mod story;
 mod world;
 
@@ -24,7 +25,7 @@ fn simulated_groups_lose_nothing_deliver_once_and_close_rightly() {
         return;
     }
     let mut fates = [0u64; 4];
-    for seed in 0..number("MULTICAST_SEEDS").unwrap_or(3000) {
+    for seed in 0..number("MULTICAST_SEEDS").unwrap_or(5000) {
         let run = std::panic::catch_unwind(|| World::new(Story::of(seed), false).run());
         let Ok(run) = run else { panic!("seed {seed}") };
         fates.iter_mut().zip(run).for_each(|(sum, it)| *sum += it);
@@ -100,6 +101,24 @@ fn a_root_is_watched_from_the_first_and_again_when_it_is_there() {
     assert_eq!(watches(call()), 1, "now it is");
     assert_eq!(watches(unknown()), 1, "what was asked before it was there");
     assert_eq!(watches(unknown()), 0, "asked once for each call");
+}
+
+#[test]
+fn whoever_hears_first_who_goes_on_tells_the_others_once() {
+    let config = Config { own: 2, nodes: vec![0; 4], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut machine = Machine::<u64>::new(config, Carried::default());
+    machine.handle(Event::Gone { member: 0, why: String::new() });
+    let reform = Message::Reform { id: [1, 2], members: vec![1, 2, 3] };
+    for from in [3, 1] {
+        machine.handle(Event::Message { from, message: reform.clone() });
+    }
+    let actions: Vec<_> = std::iter::from_fn(|| machine.poll_action()).collect();
+    let told = |to| {
+        let it = Action::Tell { to, message: reform.clone() };
+        actions.iter().filter(|action| **action == it).count()
+    };
+    assert_eq!([0, 1, 3].map(told), [0, 0, 1]);
+    assert!(actions.contains(&Action::Reformed { id: [1, 2], members: vec![1, 2, 3] }));
 }
 
 #[test]

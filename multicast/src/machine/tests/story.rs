@@ -22,6 +22,10 @@ pub(super) struct Story {
     /// In a thousand objects: it is refused.
     pub(super) refusals: u64,
     pub(super) reforms: bool,
+    /// In a thousand processes: it reads and writes blocks on a disk, and slowly.
+    pub(super) slow_disks: u64,
+    /// Whether who dies takes words with it that are on their way.
+    pub(super) loses_words: bool,
     /// A process that never receives in its first group.
     pub(super) deaf: Option<usize>,
 }
@@ -62,6 +66,8 @@ impl Story {
             stalls: 0,
             refusals: 0,
             reforms: false,
+            slow_disks: 0,
+            loses_words: false,
             deaf: None,
         }
     }
@@ -102,6 +108,8 @@ impl Story {
             stalls: random.below(2) * random.below(20),
             refusals: faults * random.below(2) * 30,
             reforms: random.below(2) == 1,
+            slow_disks: random.below(2) * random.below(1000),
+            loses_words: random.below(2) == 1,
             deaf: None,
         }
     }

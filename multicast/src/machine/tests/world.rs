@@ -6,18 +6,18 @@ use std::{
 };
 
 use super::{
-    super::{Action, Carried, Config, Event, Machine, Message, OFFERS_MAX},
+    super::{Action, Carried, Config, Event, Header, Machine, Message, OFFERS_MAX},
     story::{Random, Story},
 };
 
 /// Longest way of a message.
-const WAY_MAX: u64 = 100;
+pub(super) const WAY_MAX: u64 = 100;
 /// How long after a death a watcher hears of it, at most.
-const NOTICE_MAX: u64 = 300;
+pub(super) const NOTICE_MAX: u64 = 300;
 const LATE: u64 = 1_000_000;
 
 #[derive(Debug)]
-enum Happening {
+pub(super) enum Happening {
     Machine {
         group: usize,
         member: u32,
@@ -31,6 +31,15 @@ enum Happening {
         object: u64,
         block: u64,
         source: u64,
+    },
+    /// A block is read from the disk, to be offered.
+    Loaded {
+        group: usize,
+        member: u32,
+        to: u32,
+        object: u64,
+        block: u64,
+        header: Option<Header>,
     },
     /// The root's user sends, or closes.
     Use {
@@ -52,31 +61,36 @@ struct Line {
 }
 
 #[derive(Debug)]
-struct Group {
+pub(super) struct Group {
     line: usize,
-    processes: Vec<usize>,
+    pub(super) processes: Vec<usize>,
     machines: Vec<Option<Machine<u64>>>,
     joined: Vec<bool>,
     /// Whether it has closed, or failed.
     ends: Vec<Option<bool>>,
-    watchers: Vec<(u32, u32)>,
-    died_at: Option<u64>,
-    is_disturbed: bool,
+    pub(super) watchers: Vec<(u32, u32)>,
+    /// When each member has begun.
+    began_at: Vec<u64>,
+    /// When the last of its members has died.
+    pub(super) died_at: Option<u64>,
+    pub(super) is_disturbed: bool,
 }
 
 pub(super) struct World {
-    story: Story,
-    random: Random,
-    now: u64,
+    pub(super) story: Story,
+    pub(super) random: Random,
+    pub(super) now: u64,
     count: u64,
-    queue: BinaryHeap<Reverse<(u64, u64)>>,
-    happenings: BTreeMap<u64, Happening>,
+    pub(super) queue: BinaryHeap<Reverse<(u64, u64)>>,
+    pub(super) happenings: BTreeMap<u64, Happening>,
     ways: BTreeMap<(usize, usize), u64>,
-    is_alive: Vec<bool>,
+    pub(super) is_alive: Vec<bool>,
+    /// When the disk of each process has done what it was told; `None`: it has none.
+    pub(super) disks: Vec<Option<u64>>,
     still_until: Vec<u64>,
     refusers: Vec<usize>,
     lines: Vec<Line>,
-    groups: Vec<Group>,
+    pub(super) groups: Vec<Group>,
     fates: [u64; 4],
     says: bool,
 }
@@ -92,6 +106,7 @@ impl World {
             happenings: BTreeMap::new(),
             ways: BTreeMap::new(),
             is_alive: vec![true; processes],
+            disks: vec![None; processes],
             still_until: vec![0; processes],
             refusers: vec![],
             lines: vec![],
@@ -100,6 +115,7 @@ impl World {
             says,
             story,
         };
+        world.choose_disks();
         for (line, members) in world.story.groups.clone().into_iter().enumerate() {
             let is_deaf = line == 0 && world.story.deaf.is_some();
             world.lines.push(Line { left: world.story.objects, is_deaf, ..Line::default() });
@@ -120,6 +136,7 @@ impl World {
             joined: vec![false; count],
             ends: vec![None; count],
             watchers: vec![],
+            began_at: vec![0; count],
             died_at: None,
             is_disturbed: false,
         });
@@ -138,6 +155,7 @@ impl World {
             untaken_max: self.story.untaken_max,
         };
         self.groups[group].machines[place] = Some(Machine::new(config, carried));
+        self.groups[group].began_at[place] = self.now;
         let late = if place == 0 { LATE } else { 2 * LATE };
         self.plan(late, Happening::Machine { group, member, event: Event::Late });
         if place == 0 {
@@ -146,7 +164,7 @@ impl World {
         self.act(group, member);
     }
 
-    fn plan(&mut self, after: u64, happening: Happening) {
+    pub(super) fn plan(&mut self, after: u64, happening: Happening) {
         self.count += 1;
         self.happenings.insert(self.count, happening);
         self.queue.push(Reverse((self.now + after, self.count)));
@@ -188,38 +206,14 @@ impl World {
         self.fates
     }
 
-    fn kill(&mut self, process: usize) {
-        if !std::mem::replace(&mut self.is_alive[process], false) {
-            return;
-        }
-        self.say(|| format!("process {process} dies"));
-        for group in 0..self.groups.len() {
-            let it = &mut self.groups[group];
-            let Some(place) = it.processes.iter().position(|it| *it == process) else { continue };
-            it.is_disturbed = true;
-            it.died_at.get_or_insert(self.now);
-            let dead = u32::try_from(place).unwrap();
-            let watchers: Vec<_> = it.watchers.iter().copied().filter(|it| it.1 == dead).collect();
-            for (member, _) in watchers {
-                self.notice(group, member, dead);
-            }
-        }
-    }
-
-    fn notice(&mut self, group: usize, member: u32, dead: u32) {
-        let event = Event::Gone { member: dead, why: "its process has ended".to_owned() };
-        let after = self.random.below(NOTICE_MAX);
-        self.plan(after, Happening::Machine { group, member, event });
-    }
-
     fn step(&mut self) -> bool {
         let Some(Reverse((at, number))) = self.queue.pop() else { return false };
         self.now = self.now.max(at);
-        let happening = self.happenings.remove(&number).unwrap();
+        let Some(happening) = self.happenings.remove(&number) else { return true };
         let (group, member) = match &happening {
-            Happening::Machine { group, member, .. } | Happening::Pulled { group, member, .. } => {
-                (*group, *member)
-            }
+            Happening::Machine { group, member, .. }
+            | Happening::Pulled { group, member, .. }
+            | Happening::Loaded { group, member, .. } => (*group, *member),
             Happening::Use { group } => (*group, 0),
         };
         let process = self.groups[group].processes[member as usize];
@@ -231,17 +225,25 @@ impl World {
             self.queue.push(Reverse((self.still_until[process], number)));
             return true;
         }
-        match happening {
-            Happening::Machine { event, .. } => self.give(group, member, event),
-            Happening::Pulled { from, object, block, source, .. } => {
-                self.pulled((group, member), from, (object, block), source);
-            }
-            Happening::Use { .. } => self.use_root(group),
-        }
+        self.happen(happening);
         true
     }
 
-    fn give(&mut self, group: usize, member: u32, event: Event<u64>) {
+    /// To a process that is alive and goes on.
+    pub(super) fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Machine { group, member, event } => self.give(group, member, event),
+            Happening::Pulled { group, member, from, object, block, source } => {
+                self.pulled((group, member), from, (object, block), source);
+            }
+            Happening::Loaded { group, member, to, object, block, header } => {
+                self.offer((group, member), to, (object, block), header);
+            }
+            Happening::Use { group } => self.use_root(group),
+        }
+    }
+
+    pub(super) fn give(&mut self, group: usize, member: u32, event: Event<u64>) {
         let Some(machine) = &mut self.groups[group].machines[member as usize] else { return };
         if self.says {
             eprintln!("{}: group {group}, member {member}: {event:?}", self.now);
@@ -276,7 +278,9 @@ impl World {
             if let Some(place) = place.map(|it| &mut it[usize::try_from(block).unwrap()]) {
                 *place = content;
             }
-            Event::Arrived { object, block }
+            let written = Event::Arrived { object, block };
+            self.after_disk(own, Happening::Machine { group, member, event: written });
+            return;
         };
         self.give(group, member, event);
     }
@@ -330,11 +334,8 @@ impl World {
                 }
             }
             Action::Offer { to, object, block, header } => {
-                let store = &self.lines[line].stores[&(process, object)];
-                let source = store[usize::try_from(block).unwrap()];
-                assert_eq!(source, content(line, object, block), "it is here before it is offered");
-                let message = Message::Offer { object, block, header, source };
-                self.tell(group, member, to, message);
+                let loaded = Happening::Loaded { group, member, to, object, block, header };
+                self.after_disk(process, loaded);
             }
             Action::Prepare { object } => self.prepare(group, member, object),
             Action::Pull { from, object, block, source } => {
@@ -363,6 +364,26 @@ impl World {
             Action::Reformed { id, members } => self.reformed(group, member, id, &members),
         }
         self.note_whole(group, member);
+    }
+
+    /// Says that a block is here, unless nobody wants to know it any more.
+    fn offer(
+        &mut self,
+        (group, member): (usize, u32),
+        to: u32,
+        (object, block): (u64, u64),
+        header: Option<Header>,
+    ) {
+        let it = &self.groups[group];
+        let (line, process) = (it.line, it.processes[member as usize]);
+        if it.machines[member as usize].as_ref().is_none_or(Machine::is_over) {
+            return;
+        }
+        let Some(store) = self.lines[line].stores.get(&(process, object)) else { return };
+        let source = store[usize::try_from(block).unwrap()];
+        assert_eq!(source, content(line, object, block), "it is here before it is offered");
+        let message = Message::Offer { object, block, header, source };
+        self.tell(group, member, to, message);
     }
 
     /// What is whole here now.
@@ -445,12 +466,12 @@ impl World {
                 );
             }
         } else if let Some(died_at) = it.died_at {
-            let was_joined = it.joined.iter().all(|it| *it);
+            // The root watches whoever has joined, and all watch the root from the first.
+            let is_watched = it.joined.iter().all(|it| *it) || !self.is_alive[it.processes[0]];
+            let since = died_at.max(it.began_at[member as usize]);
             let bound = NOTICE_MAX + 2 * WAY_MAX;
-            assert!(
-                !was_joined || self.story.stalls > 0 || self.now <= died_at + bound,
-                "it is known in time"
-            );
+            let is_in_time = self.now <= since + bound;
+            assert!(!is_watched || self.story.stalls > 0 || is_in_time, "it is known in time");
         }
         if !is_closed && self.story.reforms {
             // Whoever leads has an id of its own.
@@ -479,6 +500,7 @@ impl World {
             it.machines.truncate(processes.len());
             it.joined.truncate(processes.len());
             it.ends.truncate(processes.len());
+            it.began_at.truncate(processes.len());
             it.is_disturbed = processes.iter().any(|it| !self.is_alive[*it]) || is_torn;
             self.lines[line].root_has_changed |= member != 0;
             self.fates[2] += 1;
@@ -544,7 +566,7 @@ impl World {
         }
     }
 
-    fn say(&self, what: impl Fn() -> String) {
+    pub(super) fn say(&self, what: impl Fn() -> String) {
         if self.says {
             eprintln!("{}: {}", self.now, what());
         }
