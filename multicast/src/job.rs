@@ -10,7 +10,8 @@ impl Multicast {
     /// in the order of ranks. Collective.
     ///
     /// # Errors
-    /// [`Error::Engine`], [`Error::Job`], [`Error::Random`].
+    /// [`Error::Engine`], [`Error::Job`], [`Error::Random`]; [`Error::Members`] at the ranks that could open one, with the words of one that
+    /// could not.
     pub fn of_job(
         job: &Job,
         builder: hg::Builder,
@@ -21,15 +22,21 @@ impl Multicast {
         // Other transports have no key, and say so.
         let has_key = matches!(url.split("://").next(), Some("tcp" | "sm+tcp"));
         let opened = Self::open(if has_key { builder.key(key) } else { builder }, url);
-        // All ranks come here, whether they could open it or not.
-        let own = opened.as_ref().map_or("", |it| it.address().as_str());
+        // All ranks come here, whether they could open it or not: an address, or a line why there is none.
+        let own = match &opened {
+            Ok(it) => it.address().to_string(),
+            Err(why) => format!("\n{why}"),
+        };
         let told = job.channel("multicast.addresses").all_gather(own.as_bytes())?;
         let multicast = opened?;
-        let address = |it: &Vec<u8>| {
+        let address = |(rank, it): (u32, &Vec<u8>)| {
             let text = std::str::from_utf8(it).map_err(|_| other_version())?;
-            text.parse().map_err(Error::Engine)
+            match text.strip_prefix('\n') {
+                Some(why) => Err(Error::Members(format!("rank {rank} has no engine: {why}"))),
+                None => text.parse().map_err(Error::Engine),
+            }
         };
-        let addresses = told.iter().map(address).collect::<Result<_, _>>()?;
+        let addresses = (0..).zip(&told).map(address).collect::<Result<_, _>>()?;
         Ok((multicast, addresses))
     }
 
