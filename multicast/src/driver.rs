@@ -1,8 +1,10 @@
 //! The thread that drives all groups of a process: gives their machines what happens, and does what they say.
 
+mod acquaintance;
 mod blocks;
 mod member;
 mod reforming;
+mod seeing;
 #[cfg(test)]
 mod tests;
 
@@ -17,12 +19,12 @@ use std::{
 use hg::{Address, CallError, OwnedCall, Peer};
 use rustc_hash::FxHashMap;
 
-use self::{blocks::Pull, member::Member};
+use self::{acquaintance::Acquaintances, blocks::Pull, member::Member, seeing::Seeing};
 use crate::{
     id::GroupId,
     inbox::{Closing, Inbox, Input, Opening, Sending},
     machine::{Action, Event, Message},
-    wire::{Source, tell, watch},
+    wire::{Source, watch},
 };
 
 /// How long nothing is looked at where nothing happens.
@@ -42,7 +44,9 @@ pub(crate) struct Driver<'e> {
     engine: &'e hg::Engine,
     inbox: &'e Arc<Inbox>,
     members: FxHashMap<GroupId, Member>,
+    acquaintances: Acquaintances,
     pulls: Vec<Pull<'e>>,
+    views: Vec<Seeing<'e>>,
     watches: Vec<Watch>,
     /// Those who watch this process; told by dropping them.
     watchers: Vec<hg::Answer<watch>>,
@@ -63,7 +67,9 @@ impl<'e> Driver<'e> {
             engine,
             inbox,
             members: FxHashMap::default(),
+            acquaintances: Acquaintances::default(),
             pulls: Vec::new(),
+            views: Vec::new(),
             watches: Vec::new(),
             watchers: Vec::new(),
             disks: FxHashMap::default(),
@@ -87,6 +93,7 @@ impl<'e> Driver<'e> {
             }
             let mut context = Context::from_waker(&waker);
             has_moved |= driver.poll_pulls(&mut context);
+            has_moved |= driver.poll_views(&mut context);
             has_moved |= driver.poll_watches(&mut context);
             driver.expire();
             if !has_moved {
@@ -109,6 +116,7 @@ impl<'e> Driver<'e> {
     fn handle(&mut self, input: Input) {
         match input {
             Input::Told { group, from, origin, message } => self.told(group, from, origin, message),
+            Input::Met { group, origin, meeting } => self.met(group, origin, meeting),
             Input::Watched(answer) => self.watchers.push(answer),
             Input::Open(opening) => self.open(*opening),
             Input::Send(id, sending) => self.send(id, *sending),
@@ -132,10 +140,15 @@ impl<'e> Driver<'e> {
     fn open(&mut self, opening: Opening) {
         let (id, within) = (opening.id, opening.options.join_within);
         let is_root = opening.own == 0;
-        self.members.insert(id, Member::new(opening));
+        self.insert(id, Member::new(opening));
         // The root says who is missing; the others wait longer.
         self.set_deadline(id, if is_root { within } else { within + within / 2 });
         self.act(id);
+    }
+
+    fn insert(&mut self, id: GroupId, member: Member) {
+        self.acquaintances.add(&member.addresses);
+        self.members.insert(id, member);
     }
 
     fn set_deadline(&mut self, id: GroupId, within: Duration) {
@@ -179,24 +192,32 @@ impl<'e> Driver<'e> {
     /// The user has no handle of it any more, and it is over.
     fn remove(&mut self, id: GroupId) {
         self.inbox.remove(id);
-        self.members.remove(&id);
-        self.pulls.retain(|it| it.group != id);
+        if let Some(member) = self.members.remove(&id) {
+            self.acquaintances.remove(&member.addresses, self.inbox);
+        }
+        self.forget_moves(id);
         self.disks.retain(|_, it| it.0 != id);
         for watched in &mut self.watches {
             watched.interested.retain(|it| it.0 != id);
         }
     }
 
+    /// What is on its way to a group is not wanted any more.
+    fn forget_moves(&mut self, id: GroupId) {
+        self.pulls.retain(|it| it.group != id);
+        self.views.retain(|it| it.group != id);
+    }
+
     fn told(&mut self, id: GroupId, from: u32, origin: Peer, message: Message<Source>) {
         let Some(member) = self.members.get_mut(&id) else { return };
-        if !member.is_from(from, origin) {
-            tracing::warn!(
-                from,
-                ?origin,
-                "a message of somebody who is not that member is dropped"
-            );
+        let address = member.addresses.get(from as usize).filter(|_| from != member.own).cloned();
+        let Some(address) = address.filter(|it| self.acquaintances.is_speaker(it, origin)) else {
+            let what = "a message of somebody who is not that member is dropped";
+            tracing::warn!(from, ?origin, what);
             return;
-        }
+        };
+        self.ask(&address);
+        let Some(member) = self.members.get_mut(&id) else { return };
         if let Message::Took { object, block } = message {
             member.passed_on(from, object, block);
         }
@@ -250,7 +271,7 @@ impl<'e> Driver<'e> {
             }
             Action::Failed { member: by, why } => {
                 let is_through = member.failed(by, why);
-                self.pulls.retain(|it| it.group != id);
+                self.forget_moves(id);
                 if is_through {
                     self.remove(id);
                 }
@@ -265,18 +286,6 @@ impl<'e> Driver<'e> {
         let event = member.prepare(object, self.engine, disk, self.inbox);
         self.disks.insert(disk, (id, object));
         member.machine.handle(event);
-    }
-
-    fn tell(&mut self, id: GroupId, to: u32, message: Message<Source>) {
-        let Some(member) = self.members.get(&id) else { return };
-        let told = match self.engine.lookup(&member.addresses[to as usize]) {
-            Ok(peer) => self.engine.notify(tell, &peer, (id, member.own, message)).accepted(),
-            Err(error) => Err(hg::Failure::NotMade(error)),
-        };
-        if let Err(error) = told {
-            // Whoever is dead is noticed by being watched; who has not begun to listen will join.
-            tracing::debug!(to, %error, "a member was not told");
-        }
     }
 
     fn watch(&mut self, id: GroupId, member: u32) {
@@ -303,18 +312,21 @@ impl<'e> Driver<'e> {
             Poll::Pending => true,
             Poll::Ready(outcome) => {
                 let interested = std::mem::take(&mut it.interested);
-                ended.push((it.asked_for, interested, outcome));
+                ended.push((it.asked_for, it.address.clone(), interested, outcome));
                 false
             }
         });
         let has_moved = !ended.is_empty();
-        for (asked_for, interested, outcome) in ended {
+        for (asked_for, address, interested, outcome) in ended {
             let (is_one, why) = match outcome {
                 Ok(()) => (false, "it has ended its multicast".to_owned()),
                 Err(CallError::Handler(unknown)) => (true, unknown.to_string()),
                 Err(CallError::PeerGone { reason, .. }) => (false, reason.to_string()),
                 Err(error) => (false, error.to_string()),
             };
+            if !is_one {
+                self.acquaintances.forget(&address, self.inbox);
+            }
             for (id, member) in interested {
                 if is_one && id != asked_for {
                     self.watch(id, member); // Of this one nothing was said.

@@ -15,7 +15,7 @@ use crate::{
     disk::Disk,
     error::{Error, Failure},
     id::GroupId,
-    inbox::{Closing, Input, Reformed, Sending},
+    inbox::{Closing, Input, Reformed, Resent, Sending},
     machine::{METADATA_MAX, SENDS_MAX},
     object::{Object, Received},
     options::Options,
@@ -33,14 +33,15 @@ pub struct Group {
     pub(crate) members: Arc<[Address]>,
     pub(crate) options: Options,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) resent: Resent,
     /// Whether dropping it leaves the group.
     pub(crate) leaves: bool,
 }
 
 impl Group {
     /// Sends an object; only the root may. It goes after those sent before it, and begins as soon as the links have room for it. Ends when
-    /// every member has it whole and verified, or with the group's failure; what [`reform`](Self::reform) sends again is known to have
-    /// arrived when the new group has closed.
+    /// every member has it whole and verified, or with the group's failure; what [`reform`](Self::reform) sends again ends anew
+    /// ([`resent`](Self::resent)).
     ///
     /// # Errors
     /// [`Error::NotRoot`], [`Error::MetadataTooLong`], [`Error::TooMany`], [`Error::Engine`] for memory that cannot be registered,
@@ -134,18 +135,25 @@ impl Group {
         let (process, shared) = (Arc::clone(&self.process), Arc::clone(&self.shared));
         let options = self.options.clone();
         let formed = move |formed: Result<Reformed, Error>| {
-            completer.complete(formed.map(|Reformed { id, own, members }| Self {
+            completer.complete(formed.map(|Reformed { id, own, members, resent }| Self {
                 process,
                 id,
                 own,
                 members,
                 options,
                 shared,
+                resent,
                 leaves: true,
             }));
         };
         self.process.inbox.push(Input::Reform(self.id, Box::new(formed)));
         completion
+    }
+
+    /// At a root that was one before [`reform`](Self::reform): the objects that are sent again, by number, and what ends when every
+    /// member of this group has them. Given once.
+    pub fn resent(&mut self) -> Vec<(u64, Completion<Result<(), Failure>>)> {
+        std::mem::take(&mut self.resent)
     }
 
     /// Why the group has failed, if it has.

@@ -14,7 +14,7 @@ use hg::Address;
 use rustc_hash::FxHashSet;
 
 use crate::{
-    completion::Completer,
+    completion::{Completer, Completion},
     disk::Done,
     error::{Error, Failure},
     id::GroupId,
@@ -23,7 +23,7 @@ use crate::{
     options::Options,
     shared::Shared,
     store::Store,
-    wire::{Source, watch},
+    wire::{Meeting, Source, watch},
 };
 
 /// What it is told.
@@ -33,6 +33,11 @@ pub(crate) enum Input {
         from: u32,
         origin: hg::Peer,
         message: Message<Source>,
+    },
+    Met {
+        group: GroupId,
+        origin: hg::Peer,
+        meeting: Meeting,
     },
     Watched(hg::Answer<watch>),
     Open(Box<Opening>),
@@ -87,7 +92,11 @@ pub(crate) struct Reformed {
     pub(crate) id: GroupId,
     pub(crate) own: u32,
     pub(crate) members: Arc<[Address]>,
+    pub(crate) resent: Resent,
 }
+
+/// Objects that are sent again, by number, and how that ends.
+pub(crate) type Resent = Vec<(u64, Completion<Result<(), Failure>>)>;
 
 /// Who wants to know it.
 pub(crate) type OnReformed = Box<dyn FnOnce(Result<Reformed, Error>) + Send>;
@@ -98,6 +107,8 @@ pub(crate) struct Inbox {
     inputs: Mutex<Vec<Input>>,
     /// The groups that this process is in: messages of others are dropped unread.
     known: Mutex<FxHashSet<GroupId>>,
+    /// What others were asked to say: nothing else is taken for an answer.
+    expected: Mutex<FxHashSet<u128>>,
     engine: OnceLock<hg::Engine>,
     disks: AtomicU64,
 }
@@ -141,6 +152,25 @@ impl Inbox {
 
     pub(crate) fn knows(&self, group: GroupId) -> bool {
         lock(&self.known).contains(&group)
+    }
+
+    /// Whether somebody in this process waits for that.
+    pub(crate) fn is_wanted(&self, group: GroupId, meeting: &Meeting) -> bool {
+        match meeting {
+            Meeting::Meet { .. } => self.knows(group),
+            Meeting::Prove { challenge: secret, .. } | Meeting::Proof { nonce: secret } => {
+                lock(&self.expected).contains(secret)
+            }
+        }
+    }
+
+    /// Somebody will say this.
+    pub(crate) fn expect(&self, secret: u128) {
+        lock(&self.expected).insert(secret);
+    }
+
+    pub(crate) fn expect_no_more(&self, secret: u128) {
+        lock(&self.expected).remove(&secret);
     }
 
     /// Says whether it was not known.

@@ -302,6 +302,12 @@ impl<S> Machine<S> {
         u32::try_from(self.config.nodes.len()).expect("members are counted by 32 bits")
     }
 
+    /// At the root: the objects that are not everywhere yet.
+    pub(crate) fn unfinished(&self) -> Vec<u64> {
+        let is_root = self.config.own == 0;
+        self.objects.keys().copied().filter(|_| is_root).collect()
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Closed | Phase::Failed { .. })
     }

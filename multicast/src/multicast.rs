@@ -14,7 +14,7 @@ use crate::{
     options::Options,
     process::Process,
     shared::Shared,
-    wire::{Unknown, tell, watch},
+    wire::{Unknown, meet, tell, watch},
 };
 
 /// An engine, and the thread that drives all groups of this process over it. Clones are the same one.
@@ -89,7 +89,7 @@ impl Multicast {
         };
         self.process.inbox.push(Input::Open(Box::new(opening)));
         let process = Arc::clone(&self.process);
-        Ok(Group { process, id, own, members, options, shared, leaves: true })
+        Ok(Group { process, id, own, members, options, shared, resent: Vec::new(), leaves: true })
     }
 
     /// Ends the engine and all groups, whoever else has a clone: to the others this process has died, unless its groups were closed. Not to be
@@ -106,12 +106,18 @@ impl fmt::Debug for Multicast {
 }
 
 fn serve(builder: hg::Builder, inbox: &Arc<Inbox>) -> Result<hg::Builder, hg::RegisterError> {
-    let (told, watched) = (Arc::clone(inbox), Arc::clone(inbox));
+    let (told, met, watched) = (Arc::clone(inbox), Arc::clone(inbox), Arc::clone(inbox));
     builder
         .serve(tell, move |request, (group, from, message)| {
             if told.knows(group) {
                 let origin = request.origin();
                 told.push(Input::Told { group, from, origin, message });
+            }
+            Ok(())
+        })?
+        .serve(meet, move |request, (group, meeting)| {
+            if met.is_wanted(group, &meeting) {
+                met.push(Input::Met { group, origin: request.origin(), meeting });
             }
             Ok(())
         })?

@@ -11,6 +11,8 @@ pub enum Object {
     /// Memory that was registered with [`Multicast::engine`](crate::Multicast::engine) before, readable by others. It may be used by others
     /// at the same time, and must not change until it was sent.
     Registered(Arc<Bulk>),
+    /// Memory that nobody can change: receivers of this node may map it ([`Destination::Mapped`]).
+    Frozen(Frozen),
     /// Read by blocks as it goes, on a thread of its own; never in memory as a whole.
     Blocks {
         /// Where it is read from.
@@ -45,7 +47,7 @@ impl From<Memory> for Object {
 
 impl From<Frozen> for Object {
     fn from(memory: Frozen) -> Self {
-        Self::Memory(memory.into())
+        Self::Frozen(memory)
     }
 }
 
@@ -60,6 +62,7 @@ impl fmt::Debug for Object {
         match self {
             Self::Memory(memory) => write!(out, "Object({} bytes of memory)", memory.len()),
             Self::Registered(memory) => write!(out, "Object({} registered bytes)", memory.len()),
+            Self::Frozen(memory) => write!(out, "Object({} frozen bytes)", memory.len()),
             Self::Blocks { size, .. } => write!(out, "Object({size} bytes to be read)"),
         }
     }
@@ -125,6 +128,10 @@ pub struct Incoming<'a> {
 pub enum Destination {
     /// Into memory that is allocated now: [`Data::Memory`], or [`Data::Bytes`] where it is small.
     Allocate,
+    /// Not copied where that can be: frozen memory of a process of this node is mapped, with the same bytes for all its receivers here,
+    /// other memory of this node copied as a whole ([`Data::Frozen`]). What comes over a network is allocated, as by
+    /// [`Allocate`](Self::Allocate).
+    Mapped,
     /// Into this memory, writable and at least as long as the object: [`Data::Memory`].
     Memory(Memory),
     /// Into memory that was registered with [`Multicast::engine`](crate::Multicast::engine) before, readable by others, and at least as
@@ -138,6 +145,7 @@ impl fmt::Debug for Destination {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Allocate => "Allocate",
+            Self::Mapped => "Mapped",
             Self::Memory(_) => "Memory",
             Self::Registered(_) => "Registered",
             Self::Blocks(_) => "Blocks",
@@ -166,6 +174,8 @@ pub enum Data {
     Bytes(Vec<u8>),
     /// In the memory that was given.
     Registered(Arc<Bulk>),
+    /// In memory that nobody can change: mapped, where that can be.
+    Frozen(Frozen),
     /// Where it was written.
     Blocks(Box<dyn Blocks>),
 }
@@ -176,6 +186,7 @@ impl fmt::Debug for Data {
             Self::Memory(memory) => write!(out, "Memory({memory:?})"),
             Self::Bytes(bytes) => write!(out, "Bytes({})", bytes.len()),
             Self::Registered(memory) => write!(out, "Registered({memory:?})"),
+            Self::Frozen(memory) => write!(out, "{memory:?}"),
             Self::Blocks(_) => out.write_str("Blocks"),
         }
     }
@@ -197,6 +208,7 @@ impl Data {
                 },
             },
             Self::Registered(memory) => memory.to_vec().map(Some),
+            Self::Frozen(memory) => Ok(Some(memory.to_vec())),
             Self::Blocks(_) => Ok(None),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hg::bulk::{Bulk, Descriptor, Rights};
+use hg::bulk::{Bulk, Descriptor, Frozen, Rights};
 
 use crate::{
     disk::Disk,
@@ -21,6 +21,10 @@ pub(crate) enum Store {
     Bytes(Vec<u8>),
     /// In registered memory; whether it is given to the user as one's own.
     Memory { bulk: Arc<Bulk>, descriptor: Descriptor, is_own: bool },
+    /// In memory that nobody can change, of this process's own or mapped.
+    Frozen { bytes: Frozen, bulk: Arc<Bulk>, descriptor: Descriptor },
+    /// So many bytes, of which the first block will show whether they can be seen where they lie.
+    Unseen(u64),
     /// Behind a thread that reads and writes it.
     Disk(Disk),
 }
@@ -28,6 +32,23 @@ pub(crate) enum Store {
 impl Store {
     fn memory(bulk: Arc<Bulk>, is_own: bool) -> Self {
         Self::Memory { descriptor: bulk.descriptor(), bulk, is_own }
+    }
+
+    /// Of memory that nobody can change.
+    pub(crate) fn frozen(engine: &hg::Engine, bytes: Frozen) -> Result<Self, hg::Error> {
+        let bulk = Arc::new(engine.expose(bytes.clone(), Rights::READ)?);
+        Ok(Self::Frozen { bytes, descriptor: bulk.descriptor(), bulk })
+    }
+
+    /// Of memory that is allocated now.
+    pub(crate) fn allocate(engine: &hg::Engine, size: u64) -> Result<Self, String> {
+        let text = |error: hg::Error| error.to_string();
+        if size <= INLINE_MAX {
+            return hg_bulk::zeroed(size).map(Self::Bytes).map_err(text);
+        }
+        let memory = hg_bulk::zeroed(size).map_err(text)?;
+        let bulk = engine.expose(memory, Rights::READ).map_err(text)?;
+        Ok(Self::memory(Arc::new(bulk), true))
     }
 
     /// Of what the root sends, and how long that is; `disk` makes the thread of one that is read.
@@ -47,6 +68,18 @@ impl Store {
                         (Self::memory(Arc::new(bulk), true), size)
                     }
                 }
+            }
+            Object::Frozen(bytes) => {
+                let size = bytes.len() as u64;
+                let is_small = size <= INLINE_MAX;
+                (
+                    if is_small {
+                        Self::Bytes(bytes.to_vec())
+                    } else {
+                        Self::frozen(engine, bytes)?
+                    },
+                    size,
+                )
             }
             Object::Registered(bulk) => {
                 let size = bulk.len();
@@ -69,14 +102,8 @@ impl Store {
             (len >= size).then_some(()).ok_or_else(why)
         };
         match destination {
-            Destination::Allocate if size <= INLINE_MAX => {
-                hg_bulk::zeroed(size).map(Self::Bytes).map_err(text)
-            }
-            Destination::Allocate => {
-                let memory = hg_bulk::zeroed(size).map_err(text)?;
-                let bulk = engine.expose(memory, Rights::READ).map_err(text)?;
-                Ok(Self::memory(Arc::new(bulk), true))
-            }
+            Destination::Mapped if size > INLINE_MAX => Ok(Self::Unseen(size)),
+            Destination::Allocate | Destination::Mapped => Self::allocate(engine, size),
             Destination::Memory(memory) => {
                 long_enough(memory.len())?;
                 let bulk = engine.expose(memory, Rights::READ).map_err(text)?;
@@ -96,7 +123,8 @@ impl Store {
     pub(crate) fn allocated(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Memory { bulk, is_own: true, .. } => bulk.len(),
+            Self::Memory { bulk, is_own: true, .. } | Self::Frozen { bulk, .. } => bulk.len(),
+            Self::Unseen(size) => *size,
             Self::Memory { .. } | Self::Disk(_) => 0,
         }
     }
@@ -110,8 +138,15 @@ impl Store {
                 bulk.read(offset, &mut bytes)?;
                 Ok(Place::Inline(bytes))
             }
-            Self::Memory { descriptor, .. } => Ok(Place::At { memory: descriptor.clone(), offset }),
-            Self::Disk(_) => Err(hg::Error::Unsupported("a place of what is not in memory")),
+            Self::Frozen { bytes, .. } if len <= INLINE_MAX => {
+                Ok(Place::Inline(part(bytes, offset, len).to_vec()))
+            }
+            Self::Memory { descriptor, .. } | Self::Frozen { descriptor, .. } => {
+                Ok(Place::At { memory: descriptor.clone(), offset })
+            }
+            Self::Unseen(_) | Self::Disk(_) => {
+                Err(hg::Error::Unsupported("a place of what is not in memory"))
+            }
         }
     }
 
@@ -120,7 +155,10 @@ impl Store {
         match self {
             Self::Bytes(bytes) => Ok(crc32c::crc32c(part(bytes, offset, len))),
             Self::Memory { bulk, .. } => checksum_of(bulk, offset, len),
-            Self::Disk(_) => Err(hg::Error::Unsupported("a checksum of what is not in memory")),
+            Self::Frozen { bytes, .. } => Ok(crc32c::crc32c(part(bytes, offset, len))),
+            Self::Unseen(_) | Self::Disk(_) => {
+                Err(hg::Error::Unsupported("a checksum of what is not in memory"))
+            }
         }
     }
 
@@ -133,7 +171,9 @@ impl Store {
                 Ok(())
             }
             Self::Memory { bulk, .. } => bulk.write(offset, from),
-            Self::Disk(_) => Err(hg::Error::Unsupported("writing to what is not in memory")),
+            Self::Frozen { .. } | Self::Unseen(_) | Self::Disk(_) => {
+                Err(hg::Error::Unsupported("writing to what is not in memory"))
+            }
         }
     }
 
@@ -143,6 +183,8 @@ impl Store {
             Self::Bytes(bytes) => Some(Data::Bytes(bytes)),
             Self::Memory { bulk, is_own: true, .. } => Arc::into_inner(bulk).map(Data::Memory),
             Self::Memory { bulk, .. } => Some(Data::Registered(bulk)),
+            Self::Frozen { bytes, .. } => Some(Data::Frozen(bytes)),
+            Self::Unseen(_) => None,
             Self::Disk(disk) => disk.into_blocks().map(Data::Blocks),
         }
     }
@@ -150,7 +192,7 @@ impl Store {
     pub(crate) fn disk(&mut self) -> Option<&mut Disk> {
         match self {
             Self::Disk(disk) => Some(disk),
-            Self::Bytes(_) | Self::Memory { .. } => None,
+            Self::Bytes(_) | Self::Memory { .. } | Self::Frozen { .. } | Self::Unseen(_) => None,
         }
     }
 }
@@ -161,7 +203,7 @@ fn part(bytes: &[u8], offset: u64, len: u64) -> &[u8] {
 }
 
 /// The checksum of bytes that peers may read, which are copied out to be seen.
-pub(crate) fn checksum_of(bulk: &Bulk, offset: u64, len: u64) -> Result<u32, hg::Error> {
+fn checksum_of(bulk: &Bulk, offset: u64, len: u64) -> Result<u32, hg::Error> {
     let (mut sum, mut done, mut chunk) = (0, 0, [0; CHUNK]);
     while done < len {
         let now = usize::try_from(len - done).map_or(CHUNK, |it| it.min(CHUNK));

@@ -1,4 +1,4 @@
-//! What travels between members, and where an offered block is.
+//! What travels between members, how they get to know each other, and where an offered block is.
 
 use hg::bulk::Descriptor;
 use serde::{Deserialize, Serialize};
@@ -26,9 +26,24 @@ pub(crate) enum Place {
 #[error("it is not in this group")]
 pub(crate) struct Unknown;
 
-/// One member tells another one something.
+/// One member tells another one something; they have met.
 #[hg::rpc(name = "hydrargyrum.multicast.tell")]
 pub(crate) fn tell(group: GroupId, from: u32, message: Message<Source>);
+
+/// Two processes get to know each other.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Meeting {
+    /// I am this member, and want to tell something.
+    Meet { from: u32, challenge: u128 },
+    /// Whoever was asked with this challenge: say this number.
+    Prove { challenge: u128, nonce: u128 },
+    /// The number.
+    Proof { nonce: u128 },
+}
+
+/// Before one member of the group tells another one something, whatever the group.
+#[hg::rpc(name = "hydrargyrum.multicast.meet")]
+pub(crate) fn meet(group: GroupId, meeting: Meeting);
 
 /// Answered when the target ends all its multicast: what ends otherwise has died.
 #[hg::rpc(name = "hydrargyrum.multicast.watch")]

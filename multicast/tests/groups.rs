@@ -179,6 +179,39 @@ fn registered_memory_is_sent_and_filled_again_and_again() {
     }
 }
 
+/// The last block of it is so short that it rides in its offer.
+const FROZEN: usize = 15 * (64 << 10) + 100;
+
+#[test]
+fn frozen_memory_is_seen_where_it_lies_and_copied_where_that_cannot_be() {
+    let _watchdog = Watchdog::start();
+    for (url, schedule) in
+        [("sm://", Choice::Auto), ("sm://", Choice::Chain), (URLS[1], Choice::Auto)]
+    {
+        let members = Members::open(url, 4);
+        let groups = members.group_with(&options(schedule, 64 << 10), |_| {
+            |_: hg_multicast::Incoming<'_>| Ok(Destination::Mapped)
+        });
+        let mut buffer = hg::bulk::alloc(FROZEN).unwrap();
+        buffer.copy_from_slice(&bytes(1, FROZEN));
+        let frozen = groups[0].send(buffer.freeze().unwrap(), b"").unwrap();
+        let others = [bytes(2, 300_000), bytes(3, 5)].map(|it| groups[0].send(it, b"").unwrap());
+        for group in &groups[1..] {
+            let received = take(group);
+            let is_frozen = |data: &Data| matches!(data, Data::Frozen(_));
+            assert_eq!(is_frozen(&received.data), url == "sm://", "{url}");
+            assert!(received.data.into_vec().unwrap() == Some(bytes(1, FROZEN)));
+            for (seed, size) in [(2, 300_000), (3, 5)] {
+                let received = take(group);
+                assert_eq!(is_frozen(&received.data), url == "sm://" && size > 10_240);
+                assert!(received.data.into_vec().unwrap() == Some(bytes(seed, size)));
+            }
+        }
+        [frozen].into_iter().chain(others).for_each(|it| it.wait().unwrap());
+        close(groups);
+    }
+}
+
 #[test]
 fn a_refusal_ends_the_group_by_name_and_is_told_to_all() {
     let _watchdog = Watchdog::start();
@@ -357,8 +390,10 @@ fn survivors_go_on_and_only_missing_blocks_come() {
                 reforming.push(group.reform());
             }
         }
-        let groups: Vec<_> = reforming.into_iter().map(|it| it.wait().unwrap()).collect();
+        let mut groups: Vec<_> = reforming.into_iter().map(|it| it.wait().unwrap()).collect();
         assert_eq!(groups.iter().map(Group::own).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        let resent = groups[0].resent();
+        assert!(groups[0].resent().is_empty() && groups[1].resent().is_empty());
         let more = groups[0].send(bytes(1, 100_000), b"").unwrap();
         for group in &groups[1..] {
             for (seed, size) in [(0, 2_000_000), (1, 100_000)] {
@@ -367,6 +402,8 @@ fn survivors_go_on_and_only_missing_blocks_come() {
             // Each block came once, in this group or the one before.
             assert_eq!(group.progress().blocks, 123 + 7);
         }
+        assert_eq!(resent.iter().map(|it| it.0).collect::<Vec<_>>(), [0]);
+        resent.into_iter().for_each(|it| it.1.wait().unwrap());
         more.wait().unwrap();
         close(groups);
     }

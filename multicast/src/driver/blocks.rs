@@ -5,14 +5,14 @@ use std::{
     task::{Context, Poll},
 };
 
-use hg::bulk::{Bulk, Transfer, TransferError};
+use hg::bulk::{Transfer, TransferError};
 
 use super::{Driver, member::Coming};
 use crate::{
     disk::{Done, Slot},
     id::GroupId,
     machine::Event,
-    store::{Store, checksum_of, is_right},
+    store::{Store, is_right},
     wire::{Place, Source},
 };
 
@@ -40,36 +40,45 @@ impl Driver<'_> {
         let Some(local) = member.locals.get_mut(&object) else { return };
         let (extent, checksum) = (local.extent(block), source.checksum);
         let coming = Coming { from, source: source.clone() };
-        match (&source.place, &mut local.store) {
-            (_, Store::Disk(disk)) if checksum.is_some() => {
-                disk.ask(extent, checksum.unwrap_or_default());
+        let is_inline = matches!(source.place, Place::Inline(_));
+        match (&mut local.store, checksum, source.place) {
+            (Store::Disk(disk), Some(checksum), _) => disk.ask(extent, checksum),
+            (Store::Disk(disk), None, Place::Inline(bytes)) => {
+                disk.write(extent, Slot::Bytes(bytes), None);
             }
-            (Place::Inline(bytes), Store::Disk(disk)) => {
-                disk.write(extent, Slot::Bytes(bytes.clone()), checksum);
-            }
-            (Place::Inline(bytes), store) => {
-                let is_here = is_right(bytes, &local.header, block, checksum)
-                    && store.write(extent.offset, bytes).is_ok();
-                member.coming.insert((object, block), coming);
-                self.settle(id, (object, block), is_here);
-                return;
-            }
-            (Place::At { .. }, _) => {
-                member.coming.insert((object, block), coming);
-                self.fetch(id, (object, block));
-                return;
-            }
+            _ => {}
         }
+        let is_at_disk = matches!(local.store, Store::Disk(_)) && (is_inline || checksum.is_some());
         member.coming.insert((object, block), coming);
+        if !is_at_disk {
+            self.fetch(id, (object, block));
+        }
     }
 
     /// Begins to get a block from the memory of who offers it.
-    fn fetch(&mut self, id: GroupId, (object, block): (u64, u64)) {
+    pub(super) fn fetch(&mut self, id: GroupId, (object, block): (u64, u64)) {
         let Some(member) = self.members.get_mut(&id) else { return };
         let Some(coming) = member.coming.get(&(object, block)) else { return };
         let Some(local) = member.locals.get_mut(&object) else { return };
-        let Place::At { memory, offset } = &coming.source.place else { return };
         let (from, extent) = (coming.from, local.extent(block));
+        let checksum = coming.source.checksum;
+        let is_here = match (&mut local.store, &coming.source.place) {
+            (Store::Unseen(_), _) => {
+                self.see(id, (object, block));
+                return;
+            }
+            (Store::Frozen { .. }, _) => Some(local.is_right(block, checksum)),
+            (store, Place::Inline(bytes)) => Some(
+                is_right(bytes, &local.header, block, checksum)
+                    && store.write(extent.offset, bytes).is_ok(),
+            ),
+            (_, Place::At { .. }) => None,
+        };
+        if let Some(is_here) = is_here {
+            self.settle(id, (object, block), is_here);
+            return;
+        }
+        let Place::At { memory, offset } = &coming.source.place else { return };
         let far = offset.checked_add(extent.len).map(|end| memory.range(*offset..end));
         let Some(Ok(far)) = far else {
             self.give(
@@ -81,7 +90,7 @@ impl Driver<'_> {
         let near = match &mut local.store {
             Store::Memory { bulk, .. } => Some((extent.offset, std::sync::Arc::clone(bulk), None)),
             Store::Disk(disk) => disk.room_to_come().map(|(slot, bulk)| (slot, bulk, Some(slot))),
-            Store::Bytes(_) => None,
+            Store::Bytes(_) | Store::Unseen(_) | Store::Frozen { .. } => None,
         };
         let Some((start, bulk, slot)) = near else {
             let why = "it offers memory for what is small".to_owned();
@@ -113,6 +122,7 @@ impl Driver<'_> {
         let has_moved = !ended.is_empty();
         for (pull, outcome) in ended {
             self.pulled(&pull, outcome);
+            self.act(pull.group);
         }
         has_moved
     }
@@ -120,8 +130,8 @@ impl Driver<'_> {
     fn pulled(&mut self, pull: &Pull<'_>, outcome: Result<(), TransferError>) {
         let Pull { group: id, object, block, slot, .. } = *pull;
         let Some(member) = self.members.get_mut(&id) else { return };
-        let Some(Coming { from, source }) = member.coming.get(&(object, block)) else { return };
-        let (from, checksum) = (*from, source.checksum);
+        let Some(coming) = member.coming.get(&(object, block)) else { return };
+        let (from, checksum) = (coming.from, coming.source.checksum);
         let Some(local) = member.locals.get_mut(&object) else { return };
         let extent = local.extent(block);
         match (outcome, &local.store, slot) {
@@ -132,24 +142,23 @@ impl Driver<'_> {
             (Ok(()), Store::Disk(disk), Some(slot)) => {
                 disk.write(extent, Slot::At(slot), checksum);
             }
-            (Ok(()), Store::Memory { bulk, .. }, _) => {
-                let sum = |bulk: &Bulk| checksum_of(bulk, extent.offset, extent.len).ok();
-                let is_here = checksum.is_none_or(|it| sum(bulk) == Some(it));
+            (Ok(()), Store::Memory { .. }, _) => {
+                let is_here = local.is_right(block, checksum);
                 self.settle(id, (object, block), is_here);
             }
             (Ok(()), ..) => {}
         }
     }
 
-    /// A block is where it belongs, or was wrong.
+    /// A block is where it belongs, or was wrong; whoever calls this acts afterwards.
     fn settle(&mut self, id: GroupId, (object, block): (u64, u64), is_right: bool) {
         let Some(member) = self.members.get_mut(&id) else { return };
         if is_right {
             member.arrived(object, block, false);
-            self.give(id, Event::Arrived { object, block });
+            member.machine.handle(Event::Arrived { object, block });
         } else if let Some(Coming { from, .. }) = member.coming.remove(&(object, block)) {
             let why = format!("block {block} of object {object} came with a wrong checksum");
-            self.give(id, Event::Wrong { from, why });
+            member.machine.handle(Event::Wrong { from, why });
         }
     }
 
@@ -164,10 +173,14 @@ impl Driver<'_> {
                 member.arrived(object, block, true);
                 self.give(id, Event::Arrived { object, block });
             }
-            Done::Holds { block, is_held: false } => self.write_or_fetch(id, (object, block)),
+            Done::Holds { block, is_held: false } => {
+                self.write_or_fetch(id, (object, block));
+                self.act(id);
+            }
             Done::Written { block, is_right, from } => {
                 store.free(&from);
                 self.settle(id, (object, block), is_right);
+                self.act(id);
             }
             Done::Loaded { block, to, into, checksum } => {
                 if let Some(message) = member.loaded((to, object, block), into, checksum) {

@@ -6,15 +6,15 @@ use std::{
     time::Instant,
 };
 
-use hg::{Address, Peer};
+use hg::{Address, bulk::Frozen};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    completion::Completer,
+    completion::{Completer, Completion},
     disk::{Disk, Extent, Slot},
     error::Failure,
     id::GroupId,
-    inbox::{AskIncoming, Closing, Inbox, Input, OnReformed, Opening, Sending},
+    inbox::{AskIncoming, Closing, Inbox, Input, OnReformed, Opening, Resent, Sending},
     machine::{Carried, Config, Event, Header, Machine, Message},
     object::{Incoming, Received},
     options::Options,
@@ -38,6 +38,20 @@ impl Local {
         Self { store, header, checksums: Vec::new(), disk }
     }
 
+    /// Where its bytes are to be is known now: there, or in memory that they are copied to.
+    pub(super) fn see(
+        &mut self,
+        engine: &hg::Engine,
+        frozen: Option<Frozen>,
+    ) -> Result<(), String> {
+        let store = match frozen {
+            Some(frozen) => Store::frozen(engine, frozen).map_err(|error| error.to_string()),
+            None => Store::allocate(engine, self.header.size),
+        };
+        self.store = store?;
+        Ok(())
+    }
+
     pub(super) fn extent(&self, block: u64) -> Extent {
         let (offset, len) = self.header.range(block);
         Extent { block, offset, len }
@@ -45,6 +59,12 @@ impl Local {
 
     pub(super) fn checksum(&self, block: u64) -> Option<u32> {
         self.checksums.get(usize::try_from(block).ok()?).copied().flatten()
+    }
+
+    /// Whether a block that is in memory sums up to this, where that is known.
+    pub(super) fn is_right(&self, block: u64, checksum: Option<u32>) -> bool {
+        let Extent { offset, len, .. } = self.extent(block);
+        checksum.is_none_or(|it| self.store.checksum((offset, len)).is_ok_and(|sum| sum == it))
     }
 
     pub(super) fn set_checksum(&mut self, block: u64, checksum: u32) {
@@ -72,8 +92,6 @@ pub(super) struct Member {
     pub(super) coming: FxHashMap<(u64, u64), Coming>,
     pub(super) incoming: AskIncoming,
     pub(super) shared: Arc<Shared>,
-    /// The peers that speak for the members, as far as they have spoken.
-    bound: Vec<Option<Peer>>,
     /// What introduces an object with an offer that is loaded first.
     introductions: FxHashMap<(u32, u64, u64), Header>,
     sendings: FxHashMap<u64, Completer<Result<(), Failure>>>,
@@ -107,7 +125,6 @@ impl Member {
             coming: FxHashMap::default(),
             incoming,
             shared,
-            bound: vec![None; members.len()],
             addresses: members,
             introductions: FxHashMap::default(),
             sendings: FxHashMap::default(),
@@ -119,17 +136,9 @@ impl Member {
         }
     }
 
-    /// Whether this peer speaks for this member: who has spoken for it first does.
-    pub(super) fn is_from(&mut self, member: u32, origin: Peer) -> bool {
-        let others_speak =
-            |(other, it): (u32, &Option<Peer>)| other != member && *it == Some(origin);
-        if member == self.own || (0..).zip(&self.bound).any(others_speak) {
-            return false;
-        }
-        match self.bound.get_mut(member as usize) {
-            Some(bound) => *bound.get_or_insert(origin) == origin,
-            None => false,
-        }
+    /// Whether a member is on this node.
+    pub(super) fn is_near(&self, member: u32) -> bool {
+        self.nodes[member as usize] == self.nodes[self.own as usize]
     }
 
     fn trace(&self, what: What, peer: u32, object: u64, block: u64) {
@@ -152,6 +161,18 @@ impl Member {
         self.locals.insert(number, Local::new(store, header, disk));
         self.sendings.insert(number, ended);
         Some(number)
+    }
+
+    /// At the root: what the group before has left is sent again.
+    pub(super) fn send_again(&mut self) -> Resent {
+        let numbers = self.machine.unfinished();
+        self.shared.lock().under_way = numbers.len();
+        let again = numbers.into_iter().map(|number| {
+            let (completion, ended) = Completion::new();
+            self.sendings.insert(number, ended);
+            (number, completion)
+        });
+        again.collect()
     }
 
     /// The message that offers a block; `None`: it is being loaded.
@@ -251,7 +272,9 @@ impl Member {
 
     /// A block is here.
     pub(super) fn arrived(&mut self, object: u64, block: u64, was_here: bool) {
-        let Some(Coming { from, source }) = self.coming.remove(&(object, block)) else { return };
+        let Some(Coming { from, source, .. }) = self.coming.remove(&(object, block)) else {
+            return;
+        };
         let Some(local) = self.locals.get_mut(&object) else { return };
         if let Some(checksum) = source.checksum {
             local.set_checksum(block, checksum);
@@ -297,7 +320,6 @@ impl Member {
             state.progress.passed_on += others;
             state.progress.bytes += others * header.size;
         }
-        // What was sent in a group before is not waited for.
         state.under_way = state.under_way.saturating_sub(1);
         drop(state);
         if let Some(ended) = self.sendings.remove(&object) {

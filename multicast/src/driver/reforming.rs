@@ -1,5 +1,7 @@
 //! A group that goes on without the dead.
 
+use std::sync::Arc;
+
 use super::{Driver, member::Member};
 use crate::{
     error::{Error, Failure},
@@ -80,12 +82,10 @@ impl Driver<'_> {
             return;
         };
         let Some(old) = self.members.remove(&id) else { return };
+        let before = Arc::clone(&old.addresses);
         let of = |it: &u32| old.addresses[*it as usize].clone();
         let (shared, within) = (old.shared, old.options.join_within);
-        shared.change(|state| {
-            state.ended = None;
-            state.under_way = 0;
-        });
+        shared.change(|state| state.ended = None);
         let opening = Opening {
             id: new,
             own,
@@ -98,12 +98,14 @@ impl Driver<'_> {
         let members = opening.members.clone();
         let mut member = Member::carrying(opening, old.machine.carry());
         member.locals = old.locals;
+        let resent = member.send_again();
         self.disks.values_mut().filter(|it| it.0 == id).for_each(|it| it.0 = new);
         self.inbox.add(new);
         self.remove(id);
-        self.members.insert(new, member);
+        self.insert(new, member);
+        self.acquaintances.remove(&before, self.inbox);
         self.set_deadline(new, if own == 0 { within } else { within + within / 2 });
         self.act(new);
-        completer(Ok(Reformed { id: new, own, members }));
+        completer(Ok(Reformed { id: new, own, members, resent }));
     }
 }

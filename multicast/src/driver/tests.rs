@@ -7,7 +7,7 @@ use crate::{
     Destination, Group, GroupId, Multicast, Options,
     machine::{Header, Message},
     schedule::{Choice, Kind},
-    wire::{Place, Source, Unknown, tell, watch},
+    wire::{Meeting, Place, Source, Unknown, meet, tell, watch},
 };
 
 const URLS: [&str; 2] = ["sm://", "tcp://127.0.0.1"];
@@ -99,12 +99,35 @@ fn who_does_not_know_the_id_cannot_join_end_or_feed_a_group() {
 }
 
 #[test]
-fn nobody_speaks_for_a_member_that_has_spoken() {
+fn nobody_speaks_for_a_member_whether_it_has_spoken_or_not() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        // All receivers have spoken with the root; the first of them has not heard of the last one, nor the last of the first.
+        for others in [[1, 0, 0], [2, 2, 1]] {
+            let (id, groups) = joined(url);
+            tell_all(url, &groups, id, |place| others[place]);
+            goes_on(groups);
+        }
+    }
+}
+
+#[test]
+fn nobody_is_met_in_the_name_of_a_member() {
     let _watchdog = Watchdog::start();
     for url in URLS {
         let (id, groups) = joined(url);
-        // All receivers have spoken with the root, and the root with them; of others nothing was heard yet.
-        tell_all(url, &groups, id, |place| u32::from(place == 0));
+        let stranger = plain(url).open(url).unwrap();
+        let peer = stranger.lookup(&groups[1].members()[1]).unwrap();
+        for meeting in [
+            Meeting::Meet { from: 2, challenge: 7 },
+            Meeting::Prove { challenge: 7, nonce: 8 },
+            Meeting::Proof { nonce: 8 },
+            Meeting::Meet { from: 1, challenge: 7 },
+            Meeting::Meet { from: 77, challenge: 7 },
+        ] {
+            stranger.notify(meet, &peer, (id, meeting)).wait().unwrap();
+        }
+        tell_all(url, &groups, id, |_| 2);
         goes_on(groups);
     }
 }

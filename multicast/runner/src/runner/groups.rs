@@ -231,6 +231,7 @@ fn check(received: &Received, place: u32) -> Result<bool, Error> {
     let at = match &received.data {
         Data::Memory(memory) => wrong(memory, place, received.number)?,
         Data::Bytes(bytes) => payload::wrong(bytes, 0, place, received.number),
+        Data::Frozen(bytes) => payload::wrong(bytes, 0, place, received.number),
         Data::Registered(_) | Data::Blocks(_) => return Ok(false),
     };
     if let Some(at) = at {
