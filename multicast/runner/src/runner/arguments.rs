@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, str::FromStr};
 
+use hg_job_runner::plot;
 use hg_multicast::{Options, schedule::Choice};
 
 use crate::Error;
@@ -41,6 +42,9 @@ pub(crate) struct Arguments {
     /// Blocks that a member offers at a time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub(crate) in_flight: u32,
+    /// Receivers on the root's node see its memory where it is instead of having a copy each.
+    #[arg(long)]
+    pub(crate) mapped: bool,
     /// Leaves out the checksums of blocks.
     #[arg(long)]
     no_checksum: bool,
@@ -65,6 +69,9 @@ pub(crate) struct Arguments {
     /// Draws when each member got each block of the last object.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
+    /// Writes when each block of the last object was offered, taken, begun to come and came: one JSON object a line.
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub(crate) trace: Option<PathBuf>,
     /// Says on standard error how far it is.
     #[arg(long)]
     pub(crate) verbose: bool,
@@ -185,8 +192,13 @@ impl Arguments {
                 format!("a trace needs 4 processes or more, and the job has {size}"),
             );
         }
-        if self.plot.is_some() && self.pattern != Pattern::One {
-            return bad("plot", "goes with `--pattern one` only".to_owned());
+        for (name, file) in [("plot", &self.plot), ("trace", &self.trace)] {
+            if file.is_some() && self.pattern != Pattern::One {
+                return bad(name, "goes with `--pattern one` only".to_owned());
+            }
+        }
+        if self.mapped && self.pattern != Pattern::One {
+            return bad("mapped", "goes with `--pattern one` only".to_owned());
         }
         if !(self.scale > 0.0 && self.scale <= 1000.0) {
             return bad("scale", format!("{} is not above 0", self.scale));
@@ -226,13 +238,27 @@ impl Arguments {
         self.block_size.iter().map(|block| Some(block.0)).collect()
     }
 
+    pub(crate) fn is_traced(&self) -> bool {
+        self.plot.is_some() || self.trace.is_some()
+    }
+
+    /// Whether the files can be written that are to be.
+    pub(crate) fn check_files(&self) -> Result<(), Error> {
+        let files = [("plot", &self.plot), ("trace", &self.trace)];
+        files.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?))).try_for_each(
+            |(name, file)| {
+                plot::check(file).map_err(|error| Error::File(name, file.clone(), error))
+            },
+        )
+    }
+
     pub(crate) fn options(&self, schedule: Scheduled, block: Option<u64>) -> Options {
         let mut options = Options::default();
         options.schedule = schedule.choice();
         options.block_size = block;
         options.in_flight = self.in_flight;
         options.checksum = !self.no_checksum;
-        options.trace = self.plot.is_some();
+        options.trace = self.is_traced();
         options
     }
 }

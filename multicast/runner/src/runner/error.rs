@@ -17,8 +17,8 @@ pub(crate) enum Error {
     Thread(std::io::Error),
     #[error("the report cannot be printed: {0}")]
     Print(std::io::Error),
-    #[error("--plot: {0} cannot be written: {1}")]
-    Plot(std::path::PathBuf, std::io::Error),
+    #[error("--{0}: {1} cannot be written: {2}")]
+    File(&'static str, std::path::PathBuf, std::io::Error),
     #[error("another rank has said why")]
     Told,
     #[error("a rank's report cannot be read: {0}")]

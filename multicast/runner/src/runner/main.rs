@@ -13,7 +13,7 @@
 //! | `work` | one process, and objects one after the other |
 //! | `groups`, `sizes`, `polled` | many groups at a time |
 //! | `payload` | what an object holds, and how it is checked |
-//! | `steps` | a picture of one object |
+//! | `steps` | what happened to the blocks of one object |
 //! | `mpi`, `copy` | what is measured beside it |
 //! | `report` | what is printed at the end |
 
@@ -36,10 +36,7 @@ mod work;
 use std::{env, process::ExitCode};
 
 use hg_job::{Local, Settings};
-use hg_job_runner::{
-    plot,
-    say::{self, say},
-};
+use hg_job_runner::say::{self, say};
 
 use crate::{arguments::Arguments, error::Error, network::Network};
 
@@ -85,9 +82,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 /// Starts the processes, on emulated hosts where that is asked for, after what is measured beside them.
 fn run_local(arguments: &Arguments, size: u32) -> Result<ExitCode, Error> {
     arguments.check(size)?;
-    if let Some(file) = &arguments.plot {
-        plot::check(file).map_err(|error| Error::Plot(file.clone(), error))?;
-    }
+    arguments.check_files()?;
     say::if_debug();
     if let (true, Some(rate)) = (arguments.copy, arguments.link) {
         copy::measure(arguments, size, rate)?;

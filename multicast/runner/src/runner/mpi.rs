@@ -89,12 +89,12 @@ fn build(kind: &Kind, folder: &Path) -> Result<PathBuf, Error> {
 
 /// How each starts processes here, or on the emulated hosts, which an agent enters instead of logging in.
 fn launcher(kind: &Kind, size: u32, network: Option<&Network>, agent: Option<&Path>) -> Command {
-    let own = ["-k", "2", PATIENCE_S, kind.launcher];
     let mut command = match network {
-        Some(network) => network.command(0, "timeout"),
-        None => Command::new("timeout"),
+        Some(network) => network.command(0, "setpriv"),
+        None => Command::new("setpriv"),
     };
-    command.args(own);
+    command.args(ENDS_WITH_PARENT).args(["timeout", "-k", "2", PATIENCE_S, "setpriv"]);
+    command.args(ENDS_WITH_PARENT).arg(kind.launcher);
     if kind.name == "openmpi" {
         command.args(["--allow-run-as-root", "--oversubscribe"]);
     }
@@ -179,5 +179,7 @@ impl Drop for Scratch {
 }
 
 const SOURCE: &str = include_str!("bcast.c");
+/// Of `setpriv`: what it becomes is killed when its parent ends, however that does; the ranks end with their launcher.
+const ENDS_WITH_PARENT: [&str; 3] = ["--pdeathsig", "KILL", "--"];
 /// How long one run may take.
 const PATIENCE_S: &str = "140";

@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Instant};
 
 use hg::{
     Address,
-    bulk::{Bulk, Rights},
+    bulk::{Buffer, Bulk, Rights, alloc},
 };
 use hg_job::{Job, Local};
-use hg_job_runner::{plot, say, watch::Watch};
-use hg_multicast::{Destination, Group, Multicast, schedule};
+use hg_job_runner::{say, watch::Watch};
+use hg_multicast::{Data, Destination, Group, Multicast, Object, schedule};
 
 use crate::{
     Error, NAME,
@@ -49,12 +49,7 @@ fn check(job: &Job, arguments: &Arguments) -> Result<(), Error> {
         return Ok(());
     }
     arguments.check(job.size())?;
-    match &arguments.plot {
-        Some(file) if job.rank() == 0 => {
-            plot::check(file).map_err(|error| Error::Plot(file.clone(), error))
-        }
-        _ => Ok(()),
-    }
+    if job.rank() == 0 { arguments.check_files() } else { Ok(()) }
 }
 
 /// What all patterns need.
@@ -96,7 +91,7 @@ impl Run<'_> {
         let members = self.job.size();
         let block = block.unwrap_or_else(|| schedule::block_size(size, members));
         self.tell(&format!("{}, {size} bytes in blocks of {block}", scheduled.name()));
-        let buffer = Arc::new(self.multicast.engine().expose(touched(size), Rights::READ)?);
+        let buffer = Arc::new(self.multicast.engine().expose(shared(size)?, Rights::READ)?);
         let group = self.group(scheduled, block, &buffer)?;
         let (warm_up, count) = (self.arguments.warm_up.into(), u64::from(self.arguments.count));
         let (mut seconds, mut wrong) = (Vec::new(), 0_u64);
@@ -113,8 +108,8 @@ impl Run<'_> {
         }
         let right = self.job.all_gather(&wrong.to_le_bytes())?;
         let is_right = right.iter().all(|wrong| wrong.iter().all(|byte| *byte == 0));
-        if let Some(file) = &self.arguments.plot {
-            steps::draw(self.job, &group, file)?;
+        if self.arguments.is_traced() {
+            steps::write(self.job, &group, self.arguments)?;
         }
         group.close().wait()?;
         let row = Row::new(scheduled, members, (size, block), seconds, self.rate);
@@ -124,9 +119,10 @@ impl Run<'_> {
     fn group(&self, scheduled: Scheduled, block: u64, buffer: &Arc<Bulk>) -> Result<Group, Error> {
         let id = Multicast::ids_of_job(self.job, 1)?[0];
         let options = self.arguments.options(scheduled, Some(block));
-        let destination = Arc::clone(buffer);
+        let (destination, is_mapped) = (Arc::clone(buffer), self.arguments.mapped);
         let incoming = move |_: hg_multicast::Incoming<'_>| {
-            Ok(Destination::Registered(Arc::clone(&destination)))
+            let copied = Destination::Registered(Arc::clone(&destination));
+            Ok(if is_mapped { Destination::Mapped } else { copied })
         };
         let group = self.multicast.group(id, self.addresses, self.job.rank(), options, incoming)?;
         group.joined().wait()?;
@@ -136,21 +132,25 @@ impl Run<'_> {
     /// One object; the time until all have it, at the root, and whether it is right, at receivers.
     fn object(&self, group: &Group, buffer: &Arc<Bulk>, number: u64) -> Result<(f64, bool), Error> {
         if self.job.rank() == 0 {
-            let mut bytes = touched(buffer.len());
-            payload::fill(&mut bytes, 0, number);
-            buffer.write(0, &bytes)?;
+            let object = self.filled(buffer, number)?;
             self.job.barrier()?;
             let start = Instant::now();
-            group.send(Arc::clone(buffer), &[])?.wait()?;
+            group.send(object, &[])?.wait()?;
             return Ok((start.elapsed().as_secs_f64(), true));
         }
         self.job.barrier()?;
         let start = Instant::now();
         let received = group.receive().wait()?;
         let took = start.elapsed().as_secs_f64();
-        let is_whole = received
-            .is_some_and(|received| received.number == number && received.size == buffer.len());
-        let wrong = wrong(buffer, 0, number)?;
+        let Some(received) = received else { return Ok((took, false)) };
+        let is_whole = received.number == number && received.size == buffer.len();
+        let wrong = match &received.data {
+            Data::Registered(memory) => wrong(memory, 0, number)?,
+            Data::Memory(memory) => wrong(memory, 0, number)?,
+            Data::Frozen(bytes) => payload::wrong(bytes, 0, 0, number),
+            Data::Bytes(bytes) => payload::wrong(bytes, 0, 0, number),
+            Data::Blocks(_) => Some(0),
+        };
         if let Some(at) = wrong {
             say::say(&format!(
                 "{NAME}: rank {}: byte {at} of object {number} is wrong",
@@ -160,12 +160,30 @@ impl Run<'_> {
         Ok((took, is_whole && wrong.is_none()))
     }
 
+    /// The next object, in the memory that is used again and again, or in such as nobody can change.
+    fn filled(&self, buffer: &Arc<Bulk>, number: u64) -> Result<Object, Error> {
+        let mut bytes = shared(buffer.len())?;
+        payload::fill(&mut bytes, 0, number);
+        if self.arguments.mapped {
+            return Ok(bytes.freeze()?.into());
+        }
+        buffer.write(0, &bytes)?;
+        Ok(Arc::clone(buffer).into())
+    }
+
     /// Says how far it is, where that is asked for.
     pub(crate) fn tell(&self, words: &str) {
         if self.arguments.verbose && self.job.rank() == 0 {
             say::say(&format!("{NAME}: {words}"));
         }
     }
+}
+
+/// The same that other processes of the node can map.
+fn shared(size: u64) -> Result<Buffer, Error> {
+    let mut bytes = alloc(usize::try_from(size).unwrap_or(usize::MAX))?;
+    bytes.fill(1);
+    Ok(bytes)
 }
 
 /// Memory that is there, and not only promised.
