@@ -3,8 +3,8 @@
 //! ```text
 //!   begin(offer) -> what is held -> settle(what of it is right) -> take(part)... -> finish
 //! ```
-//! A file is written in the [spool], with each block at its place, and gets its name when all of its blocks are there and sum up
-//! to what the sender says. What an interrupted copy has left is read and summed block by block: nothing beside the bytes
+//! A file is written in the [spool], with each block at its place, and gets its name when all of its blocks are there, sum up
+//! to what the sender says, have reached the disk, and are read there as they came. What an interrupted copy has left is read and summed block by block: nothing beside the bytes
 //! themselves says that they have come. A receiver that is dropped before the end leaves what it has to the next one.
 
 use std::{
@@ -326,16 +326,17 @@ impl Incoming {
         }
         let (mode, mtime) = (self.mode(entry, FILE_BITS), self.mtime(entry));
         self.file(entry)?;
-        let (State::Begun(sums), What::File(size)) = (self.state(entry), &self.entry(entry).what)
+        let (State::Begun(sums), &What::File(size)) = (self.state(entry), &self.entry(entry).what)
         else {
             unreachable!("a file that was opened is begun");
         };
         let sums: Option<Vec<Sum>> = sums.iter().copied().collect();
         let sums = sums.ok_or_else(|| io::Error::other("some of its blocks have not come"))?;
-        if Sum::of_file(*size, &sums) != sum {
+        if Sum::of_file(size, &sums) != sum {
             return Err(io::Error::other("its checksum is wrong"));
         }
         dress(self.file(entry)?, mode, mtime)?;
+        self.check_written(entry, size, &sums)?;
         self.open = None;
         let path = self.path(entry);
         let placed =
@@ -347,6 +348,16 @@ impl Incoming {
             _ => error,
         })?;
         self.states[entry as usize] = State::Whole;
+        Ok(())
+    }
+
+    /// Whether the open file is on the disk, and holds what has come.
+    fn check_written(&self, entry: u32, size: u64, sums: &[Sum]) -> io::Result<()> {
+        let (_, file) = self.open.as_ref().expect("it was opened to be written");
+        file.sync_all()?;
+        if self.held(entry, size, file, false)?.sums != sums {
+            return Err(io::Error::other("what lies there is not what was written"));
+        }
         Ok(())
     }
 

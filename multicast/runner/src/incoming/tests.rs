@@ -254,6 +254,22 @@ fn a_file_that_changes_while_it_is_sent_gets_its_name_nowhere() {
     assert_eq!(to.names(), [spool::NAME]);
 }
 
+#[test]
+fn what_somebody_changes_on_the_disk_meanwhile_gets_no_name() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    let sender = Sender::new(&[file(&from, "file", &bytes(3 * 4096, 1))]);
+    let (mut incoming, mut outgoing) = sender.begin(&to).unwrap();
+    incoming.take(&outgoing.next_part(PART).unwrap()).unwrap();
+    let begun = fs::read_dir(to.0.join(spool::NAME)).unwrap().next().unwrap().unwrap().path();
+    fs::File::options().write(true).open(begun).unwrap().write_all_at(b"other", 0).unwrap();
+    let mut taken = Ok(());
+    while let Some(part) = outgoing.next_part(PART) {
+        taken = incoming.take(&part);
+    }
+    assert_eq!(taken.unwrap_err().why, "what lies there is not what was written");
+    assert_eq!(to.names(), [spool::NAME]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
