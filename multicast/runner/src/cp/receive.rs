@@ -14,6 +14,7 @@ use hg_multicast_copy::{
     folder::Folder,
     incoming::Incoming,
     offer::{Held, Offer, Trouble},
+    spool::Spool,
 };
 use rustix::{fs::Mode, process::umask};
 
@@ -32,7 +33,9 @@ pub(crate) fn run(arguments: &Arguments, folder: &Path) -> Result<(), String> {
     if is_started && !folder.exists() {
         std::fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
-    Folder::open(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    // Whether it can be written into, and nobody else does.
+    let opened = Folder::open(&folder).and_then(|folder| Spool::open(&folder));
+    drop(opened.map_err(|error| format!("{}: {error}", folder.display()))?);
     let multicast = engine::open(arguments, key)?;
     let receiver = Arc::new(Receiver {
         folder,

@@ -58,8 +58,9 @@ impl Report {
             (bytes as f64 / 1e6, sent_bytes as f64 / 1e6, sent_bytes as f64 / 1e6 / seconds);
         writeln!(
             out,
-            "{} of {hosts} hosts have {files} files of {mb:.1} MB; {sent:.1} MB have travelled in {seconds:.2} s, {rate:.1} MB/s to each",
-            hosts - failed
+            "{} of {hosts} hosts have {files} {} of {mb:.1} MB; {sent:.1} MB have travelled in {seconds:.2} s, {rate:.1} MB/s to each",
+            hosts - failed,
+            if files == 1 { "file" } else { "files" },
         )?;
         out.flush()
     }

@@ -4,14 +4,14 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc,
+        Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use hg::{Address, CallError, Peer};
+use hg::{Address, Call, CallError, Peer};
 use hg_job_runner::{
     samples::{Sampler, bar},
     say::say,
@@ -229,8 +229,8 @@ impl Copy<'_> {
                 (host, engine.call(protocol::offer, peer, (self.session, offer)))
             })
             .collect();
-        let answers = calls.into_iter().map(|(host, call)| (host, call.wait()));
-        self.without_failed(answers.collect())
+        let answers = self.answers(calls, Call::wait);
+        self.without_failed(answers)
     }
 
     fn settle(&mut self, peers: &[Option<Peer>], same: Asked<Vec<u32>>) -> Vec<usize> {
@@ -242,8 +242,23 @@ impl Copy<'_> {
                 (host, engine.call(protocol::settle, peer(host), (self.session, same)))
             })
             .collect();
-        let answers = calls.into_iter().map(|(host, call)| (host, call.wait())).collect();
+        let answers = self.answers(calls, Call::wait);
         self.without_failed(answers).into_iter().map(|(host, ())| host).collect()
+    }
+
+    /// Waits for all of them, and says whom it waits for long.
+    fn answers<C, T>(&self, asked: Asked<C>, wait: impl Fn(C) -> T) -> Asked<T> {
+        let late = Late::default();
+        thread::scope(|scope| {
+            scope.spawn(|| late.watch(|host| say_silent(&self.hosts[host].name)));
+            let answers = asked.into_iter().map(|(host, call)| {
+                late.wait_for(Some(host));
+                (host, wait(call))
+            });
+            let answers = answers.collect();
+            late.wait_for(None);
+            answers
+        })
     }
 
     /// Forms the group; none when a host did not join it.
@@ -266,7 +281,7 @@ impl Copy<'_> {
                 (*host, engine.call(protocol::join, peer, (self.session, members)))
             })
             .collect();
-        let answers = calls.into_iter().map(|(host, call)| (host, call.wait())).collect();
+        let answers = self.answers(calls, Call::wait);
         let joined = self.without_failed(answers);
         (joined.len() == hosts.len()).then_some(group)
     }
@@ -312,12 +327,19 @@ impl Copy<'_> {
         group: &Group,
         mut sending: Completion<Result<(), Failure>>,
     ) -> Result<(), Failure> {
+        let (mut moved, mut is_said) = ((0, Instant::now()), false);
         loop {
+            let bytes = group.progress().bytes;
             // Relaxed: a figure for the eye.
-            self.progress.done.store(group.progress().bytes, Ordering::Relaxed);
+            self.progress.done.store(bytes, Ordering::Relaxed);
             match sending.wait_within(TICK) {
                 Ok(sent) => return sent,
                 Err(unfinished) => sending = unfinished,
+            }
+            if bytes != moved.0 {
+                (moved, is_said) = ((bytes, Instant::now()), false);
+            } else if moved.1.elapsed() >= PATIENCE && !std::mem::replace(&mut is_said, true) {
+                say_silent("one of the hosts");
             }
         }
     }
@@ -346,7 +368,7 @@ impl Copy<'_> {
             .iter()
             .map(|host| (*host, engine.call(protocol::finish, peer(*host), (self.session,))))
             .collect();
-        let answers = calls.into_iter().map(|(host, call)| (host, call.wait())).collect();
+        let answers = self.answers(calls, Call::wait);
         for (host, ()) in self.without_failed(answers) {
             self.hosts[host].outcome = Some(Ok(()));
         }
@@ -397,6 +419,47 @@ impl Copy<'_> {
     }
 }
 
+fn say_silent(who: &str) {
+    let seconds = PATIENCE.as_secs();
+    say(&format!("{NAME}: {who} has not answered for {seconds} s: stopped, overloaded or cut off"));
+}
+
+/// Whose answer is waited for; somebody is told when that takes long.
+#[derive(Debug, Default)]
+struct Late {
+    /// `None`: for the first, or no more; and how many it were before.
+    awaited: Mutex<(Option<usize>, u64)>,
+    changed: Condvar,
+}
+
+impl Late {
+    fn wait_for(&self, host: Option<usize>) {
+        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        *awaited = (host, awaited.1 + 1);
+        self.changed.notify_all();
+    }
+
+    /// Until nobody is waited for.
+    fn watch(&self, mut say: impl FnMut(usize)) {
+        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let (host, before) = *awaited;
+            if host.is_none() && before > 0 {
+                return;
+            }
+            let is_same = |it: &mut (Option<usize>, u64)| it.1 == before;
+            let waited = self.changed.wait_timeout_while(awaited, PATIENCE, is_same);
+            let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            awaited = now;
+            if let (true, Some(host)) = (timeout.timed_out(), host) {
+                say(host);
+                let changed = self.changed.wait_while(awaited, is_same);
+                awaited = changed.unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
 #[expect(clippy::cast_precision_loss, reason = "shown in a few digits")]
 fn line(seen: &[(u64, u64, Duration)], is_over: bool) -> String {
     let Some((done, total, time)) = seen.last() else { return String::new() };
@@ -409,5 +472,7 @@ fn line(seen: &[(u64, u64, Duration)], is_over: bool) -> String {
     )
 }
 
+/// Who does not answer for so long is named.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks at how far it is.
 const TICK: Duration = Duration::from_millis(100);

@@ -77,7 +77,7 @@ fn receivers_that_it_starts_end_with_it() {
     ];
     let said = send(&words);
     assert_eq!(said.code, Some(0), "{}", said.all());
-    assert!(said.out.contains("2 of 2 hosts have 1 files"), "{}", said.out);
+    assert!(said.out.contains("2 of 2 hosts have 1 file of"), "{}", said.out);
     for folder in [first, second] {
         assert_eq!(fs::read(format!("{folder}/file")).unwrap(), bytes(200_000, 2));
     }
