@@ -15,9 +15,8 @@ use nix::sys::epoll::EpollFlags;
 
 use crate::{
     connection::{Connection, Phase},
-    context::FramedContext,
+    context::{FramedContext, Transport},
     lifeline::Lifeline,
-    transport::Transport,
     waiter::LISTENER,
 };
 

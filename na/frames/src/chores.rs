@@ -12,9 +12,8 @@ use nix::sys::epoll::EpollFlags;
 
 use crate::{
     connection::Phase,
-    context::FramedContext,
+    context::{FramedContext, Transport, Unmet},
     lifeline::{Cut, Lifeline},
-    transport::{Transport, Unmet},
     waiter::LISTENER,
 };
 

@@ -1,25 +1,19 @@
-//! One context: what `na` calls, and the state behind it.
+//! One context: its state, its rounds, and what a plugin has of its own: how its endpoint is made known, polled, waited on and closed.
 
-use std::{collections::BTreeSet, fmt, mem, sync::Arc, time::Instant};
+use std::{collections::BTreeSet, fmt, hash::Hash, io, mem, sync::Arc, time::Instant};
 
-use hg_na::{
-    Address, Completion, Context, Error, GoneReason, Identity, Message, Op, OpId, Peer, Rejected,
-    Token, Waiter,
-};
+use hg_na::{Address, Completion, Error, GoneReason, Peer, Waiter as _};
 use hg_na_link::{
-    Cancelled, Framed, Lane, Links, Strangers,
+    Carrier, Framed, Greeting, Lane, Links, Strangers,
     exchange::{self, Came, Step},
-    frame::MESSAGE_MAX,
     lanes::Whole,
-    sending::new_message,
 };
 use nix::sys::epoll::EpollFlags;
 
 use crate::{
     common::{Common, LIMITS},
     connection::{Connection, Phase},
-    lifeline::Listener,
-    transport::Transport,
+    lifeline::{Lifeline, Listener},
     waiter::{FramesWaiter, LISTENER},
 };
 
@@ -34,6 +28,141 @@ const TURN: usize = 64;
 /// Withheld messages handed out in a round.
 const ADMITTED_MAX: usize = 4096;
 
+/// Why somebody who has introduced himself is no peer.
+#[derive(Debug)]
+pub enum Unmet {
+    /// He broke the protocol.
+    Misbehaved(&'static str),
+    /// He is told this, and his operations end with that.
+    Refused(String, GoneReason),
+}
+
+/// A transport whose frames stand alone.
+pub trait Transport: Carrier<Own = Connection<Self::Route>> + Send + Sized + 'static {
+    /// Where a peer is looked up.
+    type Place: Clone + Eq + Hash + fmt::Debug + Send;
+    /// How frames find their way to one peer.
+    type Route: fmt::Debug + Send;
+    /// What one end tells the other of itself.
+    type Hello: Greeting;
+
+    /// The plugin's name in logs and errors.
+    const NAME: &'static str;
+    /// Whether the end that accepts may send only when the other one has said that it receives.
+    const AWAITS_READY: bool;
+
+    /// What an address names.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`].
+    fn target(&self, address: &Address) -> Result<Self::Place, Error>;
+
+    /// The beginning of a way to a peer.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    fn route(&self) -> Result<Self::Route, Error>;
+
+    /// Begins a lifeline.
+    ///
+    /// # Errors
+    /// Of the kernel's; `WouldBlock` is tried again.
+    fn dial(&self, to: &Self::Place) -> io::Result<Lifeline>;
+
+    /// Whether the process at the other end of a lifeline may be a peer.
+    ///
+    /// # Errors
+    /// Why not.
+    fn admits(&self, _lifeline: &Lifeline) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// What the other end of the connection of a place is told of this one; made when it is asked for first.
+    ///
+    /// # Errors
+    /// What it needs cannot be had.
+    fn introduce(&mut self, place: u32, route: &mut Self::Route) -> Result<Self::Hello, Error>;
+
+    /// The other end has introduced itself: from now on frames find their way to it.
+    ///
+    /// # Errors
+    /// It is no peer.
+    fn meet(
+        &mut self,
+        place: u32,
+        connection: &mut Connection<Self::Route>,
+        hello: Self::Hello,
+    ) -> Result<(), Unmet>;
+
+    /// A connection has ended: ends what is held of the peer's messages, and lets go of its way.
+    fn part(
+        &mut self,
+        peer: Peer,
+        route: &mut Self::Route,
+        reason: &GoneReason,
+        done: &mut Vec<Completion>,
+    );
+
+    /// Whether a peer that has ended like this certainly reaches no memory any more that is lent to it.
+    fn reaches_nothing(&self, reason: &GoneReason) -> bool;
+
+    /// The end of a peer whose way is broken.
+    fn unreachable(fault: Self::Fault) -> GoneReason;
+
+    /// The transport takes nothing for this peer: when is it tried again?
+    ///
+    /// # Errors
+    /// Never: the way counts as broken.
+    fn stalls(
+        &mut self,
+        connection: &mut Connection<Self::Route>,
+        now: Instant,
+    ) -> Result<(), Self::Fault>;
+
+    /// It takes something again, or there is nothing to be taken.
+    fn flows(&mut self, route: &mut Self::Route);
+
+    /// The peer has answered a ping.
+    fn answered(&mut self, _route: &mut Self::Route) {}
+
+    /// One look at the endpoint: tells the context what has come. Says whether there was something.
+    ///
+    /// # Errors
+    /// The endpoint cannot be used any more.
+    fn poll(context: &mut FramedContext<Self>) -> Result<bool, Error>;
+
+    /// A round goes on to sending; says whether something is due.
+    fn begins_sending(&mut self, _now: Instant) -> bool {
+        false
+    }
+
+    /// Does what is due; says whether anything was.
+    fn run_timers(&mut self, now: Instant) -> bool;
+
+    /// When something is due.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// Whether a round would send something.
+    fn can_send(context: &mut FramedContext<Self>) -> bool;
+
+    /// A post has left nothing to be sent; whether a sleeping thread has to look at the endpoint all the same.
+    fn needs_a_look(&self) -> bool {
+        false
+    }
+
+    /// Prepares a sleep. `false`: there is something to be looked at first.
+    fn arms(context: &mut FramedContext<Self>) -> bool;
+
+    /// Whether everything that was posted before the first question is as far as its poster needs no longer be there.
+    fn flush(context: &mut FramedContext<Self>) -> bool;
+
+    /// Says goodbye to everybody ([`FramedContext::say_goodbye`]), sees off what is under way, for a bounded time, and closes the endpoint.
+    fn close(context: &mut FramedContext<Self>);
+
+    /// This is a forked child's copy: it lets go of the endpoint without closing it.
+    fn forget(&mut self);
+}
+
 /// What is under way with one peer of a context.
 type Way<T> = Framed<Connection<<T as Transport>::Route>>;
 /// One peer of a context.
@@ -42,8 +171,8 @@ pub type Link<T> = hg_na_link::Link<<T as Transport>::Place, Way<T>>;
 /// A context over a transport.
 pub struct FramedContext<T: Transport> {
     pub(crate) common: Arc<Common>,
-    id: u8,
-    address: Address,
+    pub(crate) id: u8,
+    pub(crate) address: Address,
     /// How frames go out and come in.
     pub transport: T,
     pub(crate) waiter: Arc<FramesWaiter>,
@@ -60,14 +189,14 @@ pub struct FramedContext<T: Transport> {
     /// Completions that the next round hands out.
     pub finished: Vec<Completion>,
     pub(crate) accept_at: Option<Instant>,
-    is_sleeping: bool,
+    pub(crate) is_sleeping: bool,
     pub(crate) must_ask: bool,
     empty_rounds: u32,
     /// Since the kernel was asked.
     rounds: u32,
     pub(crate) told: Vec<(u64, EpollFlags)>,
     /// The endpoint cannot be used any more.
-    broken: Option<Error>,
+    pub(crate) broken: Option<Error>,
 }
 
 impl<T: Transport> FramedContext<T> {
@@ -114,13 +243,17 @@ impl<T: Transport> FramedContext<T> {
     }
 
     /// There is something to do for this side's progress: ends a sleep, should another thread be in one.
-    fn nudge(&mut self) {
+    pub(crate) fn nudge(&mut self) {
         if self.is_sleeping {
             self.waiter.wake();
         }
     }
 
-    fn round(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
+    pub(crate) fn round(
+        &mut self,
+        now: Instant,
+        done: &mut Vec<Completion>,
+    ) -> Result<bool, Error> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
@@ -293,7 +426,7 @@ impl<T: Transport> FramedContext<T> {
     }
 
     /// Tells once that queues which were full have room.
-    fn tell_room(&mut self, place: u32) {
+    pub(crate) fn tell_room(&mut self, place: u32) {
         let Some(link) = self.links.at(place) else { return };
         if link.tell_room(&LIMITS, 0, &mut self.finished) {
             self.nudge();
@@ -301,7 +434,7 @@ impl<T: Transport> FramedContext<T> {
     }
 
     /// Connects, or sends what can be sent; what cannot needs progress, which ends a sleep.
-    fn get_under_way(&mut self, peer: Peer) {
+    pub(crate) fn get_under_way(&mut self, peer: Peer) {
         let Some(link) = self.links.find(peer) else { return };
         match link.way.own.phase {
             Phase::Idle => {
@@ -325,150 +458,8 @@ impl<T: Transport> FramedContext<T> {
     }
 }
 
-impl<T: Transport> Context for FramedContext<T> {
-    fn address(&self) -> &Address {
-        &self.address
-    }
-
-    fn lookup(&mut self, address: &Address) -> Result<Peer, Error> {
-        self.common.same_process()?;
-        let place = self.transport.target(address)?;
-        if let Some(peer) = self.links.looked_up(&place) {
-            return Ok(peer);
-        }
-        let route = self.transport.route()?;
-        let way = || Framed::new(Connection::new(Phase::Idle, route));
-        Ok(self.links.look_up(place, way))
-    }
-
-    fn forget(&mut self, peer: Peer) {
-        if self.common.same_process().is_err() || self.links.find(peer).is_none() {
-            return;
-        }
-        // What had arrived is nobody's any more.
-        if !self.links.forget(peer, &mut self.finished) {
-            self.say_goodbye(peer.index());
-            self.end_now(peer.index(), GoneReason::Forgotten);
-        }
-        self.nudge();
-    }
-
-    fn message(&mut self, _to: Peer, len: usize) -> Result<Message, Error> {
-        new_message(len, MESSAGE_MAX)
-    }
-
-    fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {
-        if let Err(error) = self.common.same_process() {
-            return Err(Rejected { op, error });
-        }
-        let peer = op.peer();
-        let id = self.links.post(token, op, |_| 0)?;
-        self.get_under_way(peer);
-        Ok(id)
-    }
-
-    fn cancel(&mut self, id: OpId) {
-        if self.common.same_process().is_err() {
-            return;
-        }
-        let Self { links, finished, busy, .. } = self;
-        if let Some(ended) = links.cancel(id, finished) {
-            if let Cancelled::Transfer { serial, is_told, written } = ended {
-                if let Some(entry) = written {
-                    entry.abandon();
-                }
-                if is_told && let Some(link) = links.at(id.scope) {
-                    link.way.aborts.push_back(serial);
-                    list_busy(&mut link.way.own, id.scope, busy);
-                }
-            }
-            self.nudge();
-        }
-        self.tell_room(id.scope);
-    }
-
-    fn set_admission(&mut self, open: bool) {
-        if self.links.set_admission(open) {
-            self.nudge();
-        }
-    }
-
-    fn set_admission_of(&mut self, peer: Peer, open: bool) {
-        if self.links.set_admission_of(peer, open) {
-            self.nudge();
-        }
-    }
-
-    fn progress(&mut self, now: Instant, done: &mut Vec<Completion>) -> Result<bool, Error> {
-        self.common.same_process()?;
-        self.round(now, done)
-    }
-
-    fn next_deadline(&self) -> Option<Instant> {
-        let timer = self.timers.first().map(|(when, _)| *when);
-        [timer, self.accept_at, self.transport.deadline()].into_iter().flatten().min()
-    }
-
-    fn may_sleep(&mut self) -> bool {
-        if self.common.same_process().is_err() || self.broken.is_some() {
-            return false;
-        }
-        let is_idle = self.finished.is_empty() && self.draining.is_empty();
-        if !is_idle || self.links.has_admissible() || T::can_send(self) || !T::arms(self) {
-            return false;
-        }
-        let mut told = mem::take(&mut self.told);
-        let asked = self.waiter.ask(&mut told);
-        self.told = told;
-        self.is_sleeping = asked.is_ok() && self.told.is_empty();
-        self.must_ask = !self.is_sleeping;
-        self.is_sleeping
-    }
-
-    fn identity(&self, peer: Peer) -> Identity {
-        match self.links.get(peer) {
-            Some(link) if self.common.same_process().is_ok() => link.way.own.identity.clone(),
-            _ => Identity::default(),
-        }
-    }
-
-    fn flush(&mut self) -> bool {
-        T::flush(self)
-    }
-
-    fn connected(&mut self) -> Vec<Peer> {
-        self.links.iter().filter(|link| link.way.own.is_open()).map(|link| link.peer).collect()
-    }
-
-    fn was_connected(&mut self, peer: Peer) -> bool {
-        self.links.find(peer).is_none_or(|link| link.way.own.was_open())
-    }
-
-    fn waiter(&self) -> Arc<dyn Waiter> {
-        Arc::clone(&self.waiter) as Arc<dyn Waiter>
-    }
-}
-
-impl<T: Transport> Drop for FramedContext<T> {
-    fn drop(&mut self) {
-        if self.common.same_process().is_err() {
-            // The parent's connections are not ours to close.
-            return self.transport.forget();
-        }
-        T::close(self);
-        drop(self.listener.take());
-        self.common.closed(self.id);
-    }
-}
-
-impl<T: Transport> fmt::Debug for FramedContext<T> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}({}, {} peers)", T::NAME, self.address, self.links.len())
-    }
-}
-
 /// Puts an open connection on the list of those with something to send.
-fn list_busy<R>(connection: &mut Connection<R>, place: u32, busy: &mut Vec<u32>) {
+pub(crate) fn list_busy<R>(connection: &mut Connection<R>, place: u32, busy: &mut Vec<u32>) {
     if !connection.is_busy && connection.is_open() {
         connection.is_busy = true;
         busy.push(place);

@@ -7,8 +7,8 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`transport`] | what a plugin has of its own |
-//! | [`context`] | what `na` calls, and the state behind it: rounds, post, cancel, forget, sleep |
+//! | [`context`] | the state of a context, its rounds, and what a plugin has of its own |
+//! | `calls` | what `na` calls: post, cancel, forget, sleep |
 //! | [`connection`] | where one connection stands |
 //! | `chores`, `accept` | how connections begin and end: lifelines, timers, strangers |
 //! | [`lifeline`] | the socket |
@@ -18,17 +18,16 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod calls;
 mod chores;
 pub mod common;
 pub mod connection;
 pub mod context;
 pub mod lifeline;
-pub mod transport;
 pub mod waiter;
 
 pub use common::{Bounds, Common};
 pub use connection::{Connection, Phase};
-pub use context::{FramedContext, Link};
+pub use context::{FramedContext, Link, Transport, Unmet};
 pub use lifeline::{Lifeline, Listener, Place};
-pub use transport::{Transport, Unmet};
 pub use waiter::FramesWaiter;
