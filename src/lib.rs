@@ -72,7 +72,7 @@
 //!
 //! # Cleanup
 //! The engine closes when its last clone is dropped: open calls fail, peers see the connections close. Nothing is
-//! left behind in the file system, not even after `kill -9`; over `ofi+shm`, until the next engine is opened there.
+//! left behind in the file system, not even after `kill -9`, but for `ofi+shm`, where all processes are killed at once.
 //!
 //! # Errors
 //! | type | of |
