@@ -3,7 +3,7 @@
 //! Endpoints of libfabric and queue pairs do not say when a peer is gone, and answer nothing while nobody makes progress. This socket carries the greeting and the goodbye, and then nothing: the kernel closes it when its process
 //! dies, however it dies, and probes it when the other machine falls silent.
 //!
-//! Anybody may connect. One look takes [`READS`] reads at most, and a lifeline whose own words are not read is not read either, so that
+//! Anybody may connect. One look takes `READS` reads at most, and a lifeline whose own words are not read is not read either, so that
 //! nobody's words cost more than a few kilobytes.
 
 use std::{
