@@ -46,7 +46,7 @@ const TARGET: [(&str, &[u32]); 10] = [
     ("close", &[1]),
 ];
 
-/// The step of a transfer, which engines do not make yet: a plain peer does.
+/// The step of a transfer that a process makes by itself.
 const TRANSFER: &str = "pinned";
 
 /// Steps of a transfer where CMA is denied: of the one that asks, and of the one that serves.
@@ -149,8 +149,8 @@ pub(crate) fn getter(settings: &Settings) {
     let room = Memory::from(vec![0; usize::try_from(len).expect("it fits")]);
     let region = raw.domain().register(room, Rights::all()).expect("memory of our own");
     let local = region.slice(0, len).expect("all of it");
-    raw.post(Op::Get { from, local, remote: remote.slice(0, len).expect("all of it") });
-    while !raw.take().iter().any(|completion| matches!(completion, Completion::Done(_))) {}
+    let remote = remote.slice(0, len).expect("all of it");
+    assert!(raw.transfer(&Op::Get { from, local, remote }));
 }
 
 #[test]

@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+#[cfg(feature = "fail-points")]
+use hg::na::Begun;
 use hg::{
     CallError, GoneReason, Rpc as _,
     bulk::{Frozen, Rights},
@@ -80,6 +82,18 @@ impl Raw {
             self.context.waiter().wait(Some(Duration::from_millis(50))).unwrap();
         }
         std::mem::take(&mut self.done)
+    }
+
+    /// Makes a transfer by this side alone, once there is a connection; says whether it was made.
+    #[cfg(feature = "fail-points")]
+    pub(crate) fn transfer(&mut self, op: &Op) -> bool {
+        let transit = op.transit().expect("a put or a get");
+        loop {
+            match self.context.begin(&transit) {
+                Begun::Later => drop(self.take()),
+                begun => return begun.finish(),
+            }
+        }
     }
 
     #[cfg(feature = "fail-points")]
