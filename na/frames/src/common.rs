@@ -5,16 +5,13 @@ use std::{
     time::Duration,
 };
 
-use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
+use hg_na::{Caps, Error, Sleep};
 use hg_na_link::{
     Limits,
     frame::{CONTROL_MAX, MESSAGE_MAX},
 };
 use hg_na_memory::ForkGuard;
-use hg_na_parts::{
-    Reader,
-    regions::{Regions, SEGMENTS_MAX},
-};
+use hg_na_parts::{Reader, regions::Regions};
 
 /// Setting: milliseconds until a peer that does not answer the greeting is given up.
 pub const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
@@ -75,18 +72,7 @@ impl Bounds {
     /// What a plugin can do. `sleeps`: its endpoint can be waited on.
     #[must_use]
     pub fn caps(&self, sleeps: bool) -> Caps {
-        let mut caps = Caps::minimal();
-        caps.max_unexpected = MESSAGE_MAX;
-        caps.max_expected = MESSAGE_MAX;
-        caps.max_control = CONTROL_MAX;
-        caps.short_unexpected = hg_na::INLINE_MAX;
-        caps.short_expected = hg_na::INLINE_MAX;
-        caps.queue_depth = QUEUE_DEPTH;
-        caps.max_contexts = 256;
-        caps.max_segments = SEGMENTS_MAX;
-        caps.one_sided = true;
-        caps.checked_by = CheckedBy::Owner;
-        caps.put_ordering = PutOrdering::AfterCompletion;
+        let mut caps = LIMITS.caps();
         caps.sleep = if sleeps { Sleep::Descriptor } else { Sleep::Poll };
         caps.joins = sleeps;
         caps.silence_bound = Some(self.silence_bound);

@@ -9,8 +9,11 @@
 
 use std::collections::VecDeque;
 
-use hg_na::{Completion, Error, GoneReason, Message, OpId, Peer, Returned, Tag};
-use hg_na_parts::{Refusals, receives::Receives};
+use hg_na::{
+    Caps, CheckedBy, Completion, Error, GoneReason, Message, OpId, Peer, PutOrdering, Returned,
+    Sleep, Tag,
+};
+use hg_na_parts::{Refusals, receives::Receives, regions::SEGMENTS_MAX};
 
 use crate::{
     initiator::{Initiator, Lent},
@@ -176,4 +179,25 @@ pub struct Limits {
     pub depth: usize,
     /// Transfers that have not ended.
     pub transfers: usize,
+}
+
+impl Limits {
+    /// What a transport can do that is made of links: it sleeps on a descriptor, and its owners serve put and get.
+    #[must_use]
+    pub fn caps(&self) -> Caps {
+        let mut caps = Caps::minimal();
+        caps.max_unexpected = self.message;
+        caps.max_expected = self.message;
+        caps.max_control = self.control;
+        caps.short_unexpected = hg_na::INLINE_MAX;
+        caps.short_expected = hg_na::INLINE_MAX;
+        caps.queue_depth = self.depth;
+        caps.max_contexts = 256;
+        caps.max_segments = SEGMENTS_MAX;
+        caps.one_sided = true;
+        caps.checked_by = CheckedBy::Owner;
+        caps.put_ordering = PutOrdering::AfterCompletion;
+        caps.sleep = Sleep::Descriptor;
+        caps
+    }
 }

@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
+use hg_na::{Caps, Error};
 use hg_na_link::Limits;
-use hg_na_parts::{Reader, Subnet, regions::SEGMENTS_MAX};
+use hg_na_parts::{Reader, Subnet};
 
 use crate::{
     frame::{CONTROL_MAX, MESSAGE_MAX, TRANSFERS_MAX},
@@ -99,19 +99,7 @@ impl Settings {
 
 /// What this plugin can do.
 pub(crate) fn caps(settings: &Settings) -> Caps {
-    let mut caps = Caps::minimal();
-    caps.max_unexpected = MESSAGE_MAX;
-    caps.max_expected = MESSAGE_MAX;
-    caps.max_control = CONTROL_MAX;
-    caps.short_unexpected = hg_na::INLINE_MAX;
-    caps.short_expected = hg_na::INLINE_MAX;
-    caps.queue_depth = QUEUE_DEPTH;
-    caps.max_contexts = 256;
-    caps.max_segments = SEGMENTS_MAX;
-    caps.one_sided = true;
-    caps.checked_by = CheckedBy::Owner;
-    caps.put_ordering = PutOrdering::AfterCompletion;
-    caps.sleep = Sleep::Descriptor;
+    let mut caps = LIMITS.caps();
     caps.silence_bound = Some(settings.silence_bound);
     caps
 }
