@@ -340,8 +340,8 @@ fn send_lent<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step
     let (is_put, serial) = (transfer.is_put, transfer.id.serial);
     let memory = transfer.entry.share()?;
     let runs = hg_na_memory::pieces(&memory, transfer.slice.offset(), transfer.access.len);
-    let runs: Vec<Segment> = runs.ok()?.collect();
-    let [run] = runs[..] else {
+    let mut runs = runs.ok()?;
+    let (Some(run), None) = (runs.next(), runs.next()) else {
         transfer.in_frames = true;
         return None;
     };
