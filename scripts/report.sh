@@ -76,6 +76,7 @@ say() {
 count_failure() {
   failed=$((failed + $2))
   failures+=("$1")
+  mapfile -t -O "${#failures[@]}" failures < <(failed_tests "$1")
   say FAIL "$1" "$logs/$1.log"
   tail -n "${CHECK_TAIL:-80}" "$logs/$1.log" | sed 's/^/      | /'
 }
@@ -104,6 +105,13 @@ count_tests() {
       if (nextest) { good = well; bad = ran - well }
       print good + 0, bad + 0
     }' "$1"
+}
+
+# `STEP: TEST`, once each, of those that did not pass, as nextest and cargo test name them.
+failed_tests() {
+  sed -nE \
+    -e 's/^ *(FAIL|TIMEOUT|SIG[A-Z]+|ABORT) \[[^]]*\] (\([^)]*\) )?(.*)$/\3/p' \
+    -e 's/^test (.*) \.\.\. FAILED$/\1/p' "$logs/$1.log" | awk -v step="$1" '!seen[$0]++ { print step ": " $0 }'
 }
 
 # `NAME: REASON` of each test that said SKIPPED in its output, once each.

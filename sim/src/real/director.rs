@@ -133,6 +133,10 @@ impl<'a> Director<'a> {
         let (seed, incarnation) = (self.story.seed, self.sides[process].incarnation);
         let role = Role { program, transport, seed, process, incarnation, first };
         self.players[process] = Some(Player::start(role, &url, &self.told)?);
+        if incarnation > 0 {
+            // Before anything else: one that is told to close while it opens may have a handler that calls on.
+            self.tell_begin(process);
+        }
         Ok(())
     }
 
@@ -310,9 +314,6 @@ impl<'a> Director<'a> {
                 let known = self.addresses.iter_mut().skip(process);
                 known.zip(addresses).for_each(|(place, address)| *place = address);
                 self.has_opened[process] = is_present;
-                if incarnation > 0 && is_present {
-                    self.tell_begin(process);
-                }
                 Ok(())
             }
             "begun" => {
