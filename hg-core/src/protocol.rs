@@ -95,12 +95,11 @@ impl Protocol {
     /// Nothing under way. `max_control`: [`hg_na::Caps::max_control`].
     #[must_use]
     pub fn new(
-        mut context: Box<dyn Context>,
+        context: Box<dyn Context>,
         limits: &Limits,
         max_control: usize,
         now: Instant,
     ) -> Self {
-        context.begin_all();
         Self {
             routes: context.address().scheme() == hg_na::UID,
             context: Some(context),

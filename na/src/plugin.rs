@@ -237,14 +237,11 @@ pub trait Context: Send + fmt::Debug {
     }
 
     /// Whether transfers with this peer are begun ([`Context::begin`]) rather than posted, as far as is known before one
-    /// is tried.
+    /// is tried. Those that are posted all the same are moved in no way in which a post or a round may wait for a peer's memory
+    /// ([`crate::Transit::may_wait`]).
     fn moves(&mut self, _peer: Peer) -> bool {
         false
     }
-
-    /// From now on, transfers with peers that [`Context::moves`] names are begun. Those that are posted all the same are moved in no
-    /// way in which a post or a round may wait for a peer's memory ([`crate::Transit::may_wait`]).
-    fn begin_all(&mut self) {}
 
     /// A short [`Context::begin`] for whoever wants bytes of a peer's once, in memory of his own that is not registered: gets
     /// `into.len()` bytes of the remote region from `offset` on; `may_wait` as in [`crate::Transit`].

@@ -72,10 +72,6 @@ pub trait Layer: fmt::Debug + Send {
     ) -> Begun<'into> {
         Begun::No
     }
-    /// See [`Context::begin_all`].
-    fn begin_all(&mut self, inner: &mut dyn Context) {
-        inner.begin_all();
-    }
     /// See [`Context::cancel`].
     fn cancel(&mut self, inner: &mut dyn Context, id: OpId) {
         inner.cancel(id);
@@ -265,10 +261,6 @@ impl Context for LayeredContext {
         may_wait: bool,
     ) -> Begun<'into> {
         self.layer.fetch(self.inner.as_mut(), owner, (remote, offset), into, may_wait)
-    }
-
-    fn begin_all(&mut self) {
-        self.layer.begin_all(self.inner.as_mut());
     }
 
     fn cancel(&mut self, id: OpId) {

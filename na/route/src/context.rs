@@ -455,10 +455,6 @@ impl Context for RouteContext {
         self.moves_locally(peer)
     }
 
-    fn begin_all(&mut self) {
-        self.local.begin_all();
-    }
-
     fn fetch<'into>(
         &mut self,
         owner: Peer,
