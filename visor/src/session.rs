@@ -69,7 +69,8 @@ pub(crate) struct Session {
 /// # Errors
 /// Those of `sm`.
 pub(crate) fn local_domain(settings: &Settings) -> Result<Arc<dyn Domain>, Error> {
-    let mut options = OpenOptions::default();
+    // Applications' memory is registered in their own domains.
+    let mut options = OpenOptions::default().with("regions", "off");
     if let Some(allowed) = &settings.allow_uid {
         options = options.with(ALLOW_UID, allowed);
     }

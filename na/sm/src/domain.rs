@@ -44,13 +44,17 @@ impl Shared {
         let incarnation = random()?;
         Signals::of_process()?.queue(); // What it costs is there before the first peer.
         let guard = Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?);
+        let create = match settings.regions {
+            true => OwnedTable::create,
+            false => OwnedTable::create_unused,
+        };
         Ok(Arc::new(Self {
             caps: caps(),
             settings,
             name,
             listen: options.listen,
             incarnation,
-            regions: Regions::new(OwnedTable::create(incarnation)?, Arc::clone(&guard)),
+            regions: Regions::new(create(incarnation)?, Arc::clone(&guard)),
             guard,
             tables: PeerTables::default(),
             ids: Mutex::new(Ids { first, open: [false; 256] }),

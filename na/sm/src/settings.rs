@@ -25,6 +25,9 @@ pub(crate) const BACKLOG_RETRY: Duration = Duration::from_millis(5);
 /// (the default) tries.
 pub(crate) const CMA: &str = "cma";
 
+/// Setting: `off` in a domain that registers no memory, which has a descriptor less then. `on` by default.
+const REGIONS: &str = "regions";
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const PEERS: usize = 65_536;
 
@@ -35,6 +38,7 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) max_peers: usize,
     pub(crate) cma: bool,
+    pub(crate) regions: bool,
 }
 
 impl Settings {
@@ -43,10 +47,11 @@ impl Settings {
     /// # Errors
     /// [`Error::BadSetting`] for a name or a value that is not taken.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
-        let known = [ALLOW_UID, CMA, CONNECT_TIMEOUT_MS, MAX_PEERS];
+        let known = [ALLOW_UID, CMA, CONNECT_TIMEOUT_MS, MAX_PEERS, REGIONS];
         let reader = Reader::new("sm", &known, settings)?;
         Ok(Self {
             cma: reader.switch(CMA, "auto", "off", true)?,
+            regions: reader.switch(REGIONS, "on", "off", true)?,
             policy: Policy::from_setting(reader.text(ALLOW_UID))?,
             connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
             max_peers: reader.count(MAX_PEERS, PEERS)?,
@@ -90,6 +95,7 @@ mod tests {
         assert!(matches!(read(MAX_PEERS, "many"), Err(Error::BadSetting { .. })));
         assert!(matches!(read(CMA, "on"), Err(Error::BadSetting { .. })));
         assert!(!read(CMA, "off").unwrap().cma && read(CMA, "auto").unwrap().cma);
+        assert!(!read(REGIONS, "off").unwrap().regions && read(REGIONS, "on").unwrap().regions);
         let settings = read(CONNECT_TIMEOUT_MS, "250").unwrap();
         assert_eq!(settings.connect_timeout, Duration::from_millis(250));
     }

@@ -6,15 +6,15 @@ use watchdog::Watchdog;
 
 use crate::common::Daemon;
 
-/// Descriptors of a domain with a context: those of `sm`'s, a set, a doorbell, a table of regions and four of the daemon's.
-const DESCRIPTORS: usize = 7;
+/// Descriptors of a domain with a context: those of `sm`'s, a set, a doorbell and four of the daemon's.
+const DESCRIPTORS: usize = 6;
 
 fn entries(of: &str) -> usize {
     std::fs::read_dir(format!("/proc/self/{of}")).unwrap().count()
 }
 
 #[test]
-fn a_context_has_seven_descriptors_and_no_thread_whatever_it_speaks_to() {
+fn a_context_has_six_descriptors_and_no_thread_whatever_it_speaks_to() {
     let _watchdog = Watchdog::start();
     let daemon = Daemon::start("one", 0);
     let plugin = VisorPlugin::through(&daemon.name);

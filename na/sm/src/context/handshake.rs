@@ -128,7 +128,8 @@ impl SmContext {
         kind: fn([u8; 16]) -> Packet,
     ) -> Result<(), Error> {
         let hello = kind(self.shared.incarnation).encode();
-        let fds = [segment.as_fd(), self.shared.regions.table().fd(), own.bell.fd()];
+        let table = self.shared.regions.table().fd()?;
+        let fds = [segment.as_fd(), table.as_fd(), own.bell.fd()];
         match socket.send(&hello, &fds)? {
             Sent::Done => Ok(()),
             Sent::Full => Err(misbehaved("it does not read its socket")),

@@ -23,12 +23,12 @@
 
 use std::{
     mem::offset_of,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::OwnedFd,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use hg_na::{Direction, Error, Rights, Segment};
-use hg_na_parts::regions::random;
+use hg_na_parts::{limits::os_error, regions::random};
 
 use super::{
     extents::Extents,
@@ -101,7 +101,8 @@ fn segment(mapping: &Mapping, index: u32) -> &SharedSegment {
 #[derive(Debug)]
 pub(crate) struct OwnedTable {
     mapping: Mapping,
-    fd: OwnedFd,
+    /// `None` where nothing is ever registered.
+    fd: Option<OwnedFd>,
     domain: [u8; 16],
     free: Mutex<Free>,
 }
@@ -130,12 +131,32 @@ impl OwnedTable {
         let (mapping, fd) = Mapping::create(c"hydrargyrum-table", TABLE_LEN, TABLE_SEALS)?;
         room::set_aside(&fd, 0..TABLE_LEN)?;
         let free = Free { slots: Extents::new(REGIONS_MAX), segments: Extents::new(SEGMENTS_MAX) };
-        Ok(Self { mapping, fd, domain, free: Mutex::new(free) })
+        Ok(Self { mapping, fd: Some(fd), domain, free: Mutex::new(free) })
     }
 
-    /// For the peers.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// Of a domain that registers nothing: it keeps no descriptor.
+    ///
+    /// # Errors
+    /// [`Error::Limit`], [`Error::Os`].
+    pub(crate) fn create_unused(domain: [u8; 16]) -> Result<Self, Error> {
+        Ok(Self { fd: None, ..Self::create(domain)? })
+    }
+
+    /// For a peer. Where nothing is ever registered, that is another empty one.
+    ///
+    /// # Errors
+    /// [`Error::Limit`], [`Error::Os`].
+    pub(crate) fn fd(&self) -> Result<OwnedFd, Error> {
+        let own = self.fd.as_ref().map(OwnedFd::try_clone).transpose();
+        match own.map_err(|error| os_error("dup", error))? {
+            Some(fd) => Ok(fd),
+            None => Ok(Mapping::create(c"hydrargyrum-table", TABLE_LEN, TABLE_SEALS)?.1),
+        }
+    }
+
+    /// Whether regions may be registered.
+    pub(crate) fn is_used(&self) -> bool {
+        self.fd.is_some()
     }
 
     /// Publishes a region. Empty segments are left out.
