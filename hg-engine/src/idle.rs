@@ -1,9 +1,12 @@
 //! Between polling on and sleeping.
 //!
 //! `Wait::Adaptive` polls for a while before it sleeps. That pays where the peer has a core of its own. Where both sides share one, or
-//! others keep the cores busy, the peer answers only when this side sleeps: so a poll in vain for all that time, and then a sleep that
-//! ends soon, is taken for a sign that the peer waits for this core ([`Spins`]). After some such signs in
-//! a row the next sleeps begin at once. Then it polls again, once; more sleeps begin at once each time that this ends as before.
+//! others keep the cores busy, the peer answers only when this side gives the core away: so a poll in vain for all that time, and then a
+//! sleep that ends soon, is taken for a sign that the peer waits for this core ([`Spins`]). After some such signs in
+//! a row the next polls give the core away after each look (`sched_yield(2)`): whoever waits for it runs at once, and no core falls
+//! asleep, of which waking it would take longer than the call. Where such a poll ends in vain, or the core comes back late,
+//! others want it for long: the next sleeps begin at once, since who is woken has it before them.
+//! Then it polls again, once; more polls are of that kind each time that this ends as before.
 //! Some polls in a row that find something end that. One alone may find something where both sides share a core, too: the system has
 //! given it to the peer meanwhile.
 //!
@@ -25,9 +28,13 @@ const ROUNDS_OF_A_SHORT_CALL: u32 = 32;
 const SIGNS: u32 = 2;
 /// Polls in a row that have found something, after which the signs are forgotten.
 const FINDS: u32 = 4;
-/// How many sleeps begin at once at first, and at most.
-const AT_ONCE: u32 = 16;
-const AT_ONCE_MAX: u32 = 512;
+/// How many polls give the core away at first, and at most.
+const YIELDS: u32 = 16;
+const YIELDS_MAX: u32 = 512;
+/// Batches of such polls that sleep at once instead, after one in which others wanted the core for long.
+const CROWDED: u32 = 16;
+/// A core that comes back after so many times what is polled was wanted for long.
+const LATE: u32 = 4;
 
 /// What polling has brought a port lately. Only who has the role writes it.
 #[derive(Debug)]
@@ -36,15 +43,29 @@ pub(crate) struct Spins {
     signs: AtomicU32,
     /// Polls that have found something since the last one.
     finds: AtomicU32,
-    /// Sleeps that begin at once from now on.
-    at_once: AtomicU32,
+    /// Polls that give the core away from now on.
+    yields: AtomicU32,
     /// How many do after the next sign.
     next: AtomicU32,
+    /// Batches of them that sleep at once instead.
+    crowded: AtomicU32,
+}
+
+/// How a wait begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// It polls.
+    Poll,
+    /// It polls, and gives the core away after each look.
+    Yield,
+    /// It sleeps.
+    Sleep,
 }
 
 impl Default for Spins {
     fn default() -> Self {
-        Self { signs: 0.into(), finds: 0.into(), at_once: 0.into(), next: AT_ONCE.into() }
+        let next = YIELDS.into();
+        Self { signs: 0.into(), finds: 0.into(), yields: 0.into(), next, crowded: 0.into() }
     }
 }
 
@@ -62,7 +83,8 @@ impl Spins {
     /// Polling pays, or nothing came for long.
     fn forget(&self) {
         self.signs.store(0, Ordering::Relaxed);
-        self.next.store(AT_ONCE, Ordering::Relaxed);
+        self.next.store(YIELDS, Ordering::Relaxed);
+        self.crowded.store(0, Ordering::Relaxed);
     }
 
     /// A short sleep has followed on polling in vain.
@@ -72,18 +94,26 @@ impl Spins {
         self.finds.store(0, Ordering::Relaxed);
         if signs == SIGNS {
             let next = self.next.load(Ordering::Relaxed);
-            self.at_once.store(next, Ordering::Relaxed);
-            self.next.store((next * 2).min(AT_ONCE_MAX), Ordering::Relaxed);
+            self.yields.store(next, Ordering::Relaxed);
+            self.next.store((next * 2).min(YIELDS_MAX), Ordering::Relaxed);
+            let crowded = self.crowded.load(Ordering::Relaxed);
+            self.crowded.store(crowded.saturating_sub(1), Ordering::Relaxed);
         }
     }
 
-    /// Whether the sleep that is due now begins at once.
-    fn take_at_once(&self) -> bool {
-        let left = self.at_once.load(Ordering::Relaxed);
-        if left > 0 {
-            self.at_once.store(left - 1, Ordering::Relaxed);
+    /// The core was given away, and others wanted it for long.
+    fn add_crowd(&self) {
+        self.crowded.store(CROWDED, Ordering::Relaxed);
+    }
+
+    /// How the wait that is due now begins.
+    fn take(&self) -> Manner {
+        let left = self.yields.load(Ordering::Relaxed);
+        if left == 0 {
+            return Manner::Poll;
         }
-        left > 0
+        self.yields.store(left - 1, Ordering::Relaxed);
+        if self.crowded.load(Ordering::Relaxed) > 0 { Manner::Sleep } else { Manner::Yield }
     }
 }
 
@@ -93,9 +123,12 @@ pub(crate) struct Idle<'p> {
     /// Whether the platform is to be told that nothing was found.
     yields: bool,
     wait: Wait,
+    manner: Manner,
     /// Rounds in vain since something moved, or since it has slept.
     rounds: u32,
     since: Option<Instant>,
+    /// When the core was given away last.
+    given: Option<Instant>,
     spins: &'p Spins,
     /// When it had been polled in vain for as long as is to be polled.
     vain: Option<Instant>,
@@ -103,34 +136,58 @@ pub(crate) struct Idle<'p> {
 
 impl<'p> Idle<'p> {
     pub(crate) fn new(wait: Wait, platform: &'p dyn Platform, spins: &'p Spins) -> Self {
-        let yields = platform.yields();
-        Self { platform, yields, wait, rounds: 0, since: None, spins, vain: None }
+        let (yields, manner) = (platform.yields(), Manner::Poll);
+        let (since, given, vain) = (None, None, None);
+        Self { platform, yields, wait, manner, rounds: 0, since, given, spins, vain }
     }
 
     #[inline]
     pub(crate) fn may_poll_on(&mut self, moved: bool) -> bool {
         if moved {
             self.has_found();
-            self.rounds = 0;
-            self.since = None;
+            self.begin();
             return true;
         }
         self.rounds = self.rounds.wrapping_add(1);
         match self.wait {
             Wait::Spin => true,
             Wait::Block => false,
-            Wait::Adaptive(_) if self.rounds == 1 => !self.spins.take_at_once(),
+            Wait::Adaptive(_) if self.rounds == 1 => {
+                self.manner = self.spins.take();
+                self.manner != Manner::Sleep
+            }
+            Wait::Adaptive(spin) if self.manner == Manner::Yield => self.may_yield_on(spin),
             Wait::Adaptive(_) if !self.rounds.is_multiple_of(ROUNDS_PER_LOOK) => true,
             Wait::Adaptive(spin) => self.may_spin_on(spin),
         }
     }
 
+    fn begin(&mut self) {
+        self.rounds = 0;
+        self.manner = Manner::Poll;
+        (self.since, self.given) = (None, None);
+    }
+
     /// Something moved: found by polling on, unless that was the first round after a sleep.
     #[inline]
     pub(crate) fn has_found(&self) {
-        if self.rounds > 0 && self.spins.signs.load(Ordering::Relaxed) > 0 {
+        let polled = self.rounds > 0 && self.manner == Manner::Poll;
+        if polled && self.spins.signs.load(Ordering::Relaxed) > 0 {
             self.spins.add_find();
         }
+    }
+
+    /// The core has come back.
+    fn may_yield_on(&mut self, spin: Duration) -> bool {
+        let now = self.platform.now();
+        let given = self.given.replace(now).unwrap_or(now);
+        let is_late = now.saturating_duration_since(given) > spin * LATE;
+        if !is_late && now.saturating_duration_since(*self.since.get_or_insert(now)) < spin {
+            return true;
+        }
+        self.spins.add_crowd();
+        self.vain = Some(now);
+        false
     }
 
     fn may_spin_on(&mut self, spin: Duration) -> bool {
@@ -139,14 +196,13 @@ impl<'p> Idle<'p> {
         if now.saturating_duration_since(since) < spin {
             return true;
         }
-        self.since = None;
         self.vain = Some(now);
         false
     }
 
     /// After a sleep.
     pub(crate) fn has_slept(&mut self) {
-        self.rounds = 0;
+        self.begin();
         if let (Wait::Adaptive(spin), Some(vain)) = (self.wait, self.vain.take()) {
             let slept = self.platform.now().saturating_duration_since(vain);
             // The peer has polled in vain meanwhile, too.
@@ -158,6 +214,8 @@ impl<'p> Idle<'p> {
     pub(crate) fn relax(&self) {
         if self.yields {
             self.platform.relax();
+        } else if self.manner == Manner::Yield {
+            self.platform.give_way();
         } else {
             std::hint::spin_loop();
         }
@@ -174,37 +232,58 @@ impl<'p> Idle<'p> {
 mod tests {
     use super::*;
 
-    /// Sleeps that begin at once until it is polled again.
-    fn at_once(spins: &Spins) -> u32 {
+    /// Waits of one manner, until they begin in another one.
+    fn in_a_row(spins: &Spins, manner: Manner) -> u32 {
         let mut count = 0;
-        while spins.take_at_once() {
+        while spins.yields.load(Ordering::Relaxed) > 0 {
+            assert_eq!(spins.take(), manner);
             count += 1;
         }
+        assert_eq!(spins.take(), Manner::Poll);
         count
     }
 
     #[test]
-    fn signs_in_a_row_make_ever_more_sleeps_begin_at_once() {
+    fn signs_in_a_row_make_ever_more_polls_give_the_core_away() {
         let spins = Spins::default();
         spins.add_sign();
-        assert_eq!(at_once(&spins), 0, "one may be by chance");
+        assert_eq!(in_a_row(&spins, Manner::Yield), 0, "one may be by chance");
         spins.add_sign();
-        assert_eq!(at_once(&spins), AT_ONCE);
+        assert_eq!(in_a_row(&spins, Manner::Yield), YIELDS);
         spins.add_sign();
-        assert_eq!(at_once(&spins), 2 * AT_ONCE, "one poll more was in vain");
+        assert_eq!(in_a_row(&spins, Manner::Yield), 2 * YIELDS, "one poll more was in vain");
         (0..20).for_each(|_| spins.add_sign());
-        assert_eq!(at_once(&spins), AT_ONCE_MAX);
+        assert_eq!(in_a_row(&spins, Manner::Yield), YIELDS_MAX);
+    }
+
+    #[test]
+    fn a_core_that_others_want_for_long_is_slept_on_at_once_for_some_batches() {
+        let spins = Spins::default();
+        (0..2).for_each(|_| spins.add_sign());
+        assert_eq!(spins.take(), Manner::Yield);
+        spins.add_crowd();
+        assert_eq!(in_a_row(&spins, Manner::Sleep), YIELDS - 1);
+        for _ in 1..CROWDED {
+            spins.add_sign();
+            in_a_row(&spins, Manner::Sleep);
+        }
+        spins.add_sign();
+        in_a_row(&spins, Manner::Yield);
+        spins.add_crowd();
+        spins.forget();
+        (0..2).for_each(|_| spins.add_sign());
+        assert_eq!(in_a_row(&spins, Manner::Yield), YIELDS, "what is forgotten is forgotten whole");
     }
 
     #[test]
     fn a_poll_that_has_found_something_by_chance_takes_no_sign_back() {
         let spins = Spins::default();
         (0..3).for_each(|_| spins.add_sign());
-        at_once(&spins);
+        in_a_row(&spins, Manner::Yield);
         for more in [4, 8] {
             (1..FINDS).for_each(|_| spins.add_find());
             spins.add_sign();
-            assert_eq!(at_once(&spins), more * AT_ONCE);
+            assert_eq!(in_a_row(&spins, Manner::Yield), more * YIELDS);
         }
     }
 
@@ -212,11 +291,11 @@ mod tests {
     fn what_polls_in_a_row_have_found_takes_the_signs_back() {
         let spins = Spins::default();
         (0..5).for_each(|_| spins.add_sign());
-        at_once(&spins);
+        in_a_row(&spins, Manner::Yield);
         (0..FINDS).for_each(|_| spins.add_find());
         spins.add_sign();
-        assert_eq!(at_once(&spins), 0);
+        assert_eq!(in_a_row(&spins, Manner::Yield), 0);
         spins.add_sign();
-        assert_eq!(at_once(&spins), AT_ONCE);
+        assert_eq!(in_a_row(&spins, Manner::Yield), YIELDS);
     }
 }

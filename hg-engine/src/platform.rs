@@ -62,6 +62,11 @@ pub trait Platform: Send + Sync + fmt::Debug {
         std::hint::spin_loop();
     }
 
+    /// The same, and others that wait for this core come first.
+    fn give_way(&self) {
+        thread::yield_now();
+    }
+
     /// A timer for a foreign event loop.
     ///
     /// # Errors

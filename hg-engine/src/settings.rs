@@ -23,8 +23,8 @@ pub enum Progress {
 pub enum Wait {
     /// Polls on. The lowest latency, one processor core.
     Spin,
-    /// Polls for this long, then sleeps. Where that has brought nothing several times because the peer waits for this core, it sleeps
-    /// at once for a while.
+    /// Polls for this long, then sleeps. Where that has brought nothing several times because the peer waits for this core, it gives
+    /// the core away after each look for a while; where others want it for long, it sleeps at once.
     Adaptive(Duration),
     /// Sleeps at once.
     Block,
