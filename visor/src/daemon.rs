@@ -8,9 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{
-    Address, Completion, Context, Error, Op, OpenOptions, Peer, Plugin, Rejected, Sleep, Waiter,
-};
+use hg_na::{Address, Completion, Context, Error, Op, OpenOptions, Peer, Plugin, Rejected, Waiter};
 use hg_na_sm::SmPlugin;
 use hg_na_tcp::TcpPlugin;
 use rustc_hash::FxHashMap;
@@ -25,8 +23,12 @@ use crate::{
 const TURN: usize = 32;
 /// Frames of one party that a leg holds: what waits longer waits where shares are kept.
 const HELD_MAX: usize = 32;
-/// Empty rounds before it sleeps.
-const SPIN: u32 = 64;
+/// Polled in vain for so long, it sleeps: some wake-ups of a core that has fallen asleep.
+const SPIN: Duration = Duration::from_micros(100);
+/// A core that was given away and comes back so late is wanted by others for long.
+const LATE: Duration = Duration::from_micros(400);
+/// How many sleeps begin at once then: who is woken has the core before those.
+const AT_ONCE: u32 = 512;
 /// Looks whether all has left, when it ends.
 const FLUSH_LOOK: Duration = Duration::from_millis(10);
 
@@ -63,10 +65,8 @@ pub struct Daemon {
     network: Side,
     legs: FxHashMap<PartyKey, Leg>,
     address: Address,
+    /// Of both sides.
     waiter: Arc<dyn Waiter>,
-    network_waiter: Arc<dyn Waiter>,
-    /// The network's descriptor was readable.
-    network_ready: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     batch: Vec<Completion>,
 }
@@ -91,27 +91,24 @@ impl Daemon {
     /// Opens both sides.
     ///
     /// # Errors
-    /// Those of either plugin; [`Error::Unsupported`] for a network whose messages are too short, or that cannot be slept on.
+    /// Those of either plugin; [`Error::Unsupported`] for a network whose messages are too short, or whose wait set is its own alone.
     pub fn open(config: Config) -> Result<Self, Error> {
         let mut options = OpenOptions::listening();
         options.settings = config.network_settings.clone();
         let network = TcpPlugin.open(&Address::new(&config.network)?, &options)?;
-        let caps = network.caps();
-        if caps.max_unexpected < FRAME_MAX || caps.sleep != Sleep::Descriptor {
-            return Err(Error::Unsupported("a network without messages of 16 KiB or a descriptor"));
+        if network.caps().max_unexpected < FRAME_MAX {
+            return Err(Error::Unsupported("a network without messages of 16 KiB"));
         }
-        let mut options = OpenOptions::listening();
-        options.settings.insert("max-peers".to_owned(), config.max_applications.to_string());
+        let network = network.context(0)?;
+        let mut options = OpenOptions::listening()
+            .with("regions", "off")
+            .with("max-peers", &config.max_applications.to_string());
         if let Some(allowed) = config.allowed() {
-            options.settings.insert("allow-uid".to_owned(), allowed);
+            options = options.with("allow-uid", &allowed);
         }
         let url = Address::new(&format!("sm://{}", config.name))?;
-        let local = SmPlugin.open(&url, &options)?.context(0)?;
-        let network = network.context(0)?;
-        let (waiter, network_waiter) = (local.waiter(), network.waiter());
-        let network_ready = Arc::new(AtomicBool::new(false));
-        let fd = network_waiter.fd().ok_or(Error::Unsupported("a network without a descriptor"))?;
-        waiter.join(fd, Arc::clone(&network_ready))?;
+        let local = SmPlugin.open(&url, &options)?.context_in(0, network.waiter().host()?)?;
+        let waiter = local.waiter();
         let address = network.address().clone();
         Ok(Self {
             switch: Switch::new(address.clone(), Some(nix::unistd::geteuid().as_raw())),
@@ -121,8 +118,6 @@ impl Daemon {
             legs: FxHashMap::default(),
             address,
             waiter,
-            network_waiter,
-            network_ready,
             stop: Arc::default(),
             batch: Vec::new(),
         })
@@ -145,16 +140,22 @@ impl Daemon {
     /// # Errors
     /// What makes either context useless.
     pub fn run(&mut self) -> Result<(), Error> {
-        let mut idle = 0;
+        let (mut moved_at, mut at_once) = (Instant::now(), 0_u32);
         // Acquire: pairs with the store of whoever stops it.
         while !self.stop.load(Ordering::Acquire) {
-            if self.round()? {
-                idle = 0;
+            let now = Instant::now();
+            if self.round(now)? {
+                moved_at = now;
             } else if self.switch.is_drained() {
                 return self.flush();
-            } else if idle < SPIN {
-                idle += 1;
+            } else if at_once == 0 && now.saturating_duration_since(moved_at) < SPIN {
+                // Rings of applications that were not heard lately are polled by nobody: they ring.
+                self.waiter.wait(Some(Duration::ZERO))?;
+                // Whoever is to answer may wait for this core.
+                std::thread::yield_now();
+                at_once = if now.elapsed() > LATE { AT_ONCE } else { 0 };
             } else if !self.switch.is_ready() {
+                at_once = at_once.saturating_sub(1);
                 self.sleep(None)?;
             }
         }
@@ -162,9 +163,9 @@ impl Daemon {
     }
 
     /// One round of both sides; says whether anything moved.
-    fn round(&mut self) -> Result<bool, Error> {
-        let now = Instant::now();
+    fn round(&mut self, now: Instant) -> Result<bool, Error> {
         let mut moved = false;
+        // The network last: it sends at the beginning of its round.
         for way in [Way::Local, Way::Network] {
             let mut batch = std::mem::take(&mut self.batch);
             moved |= self.side(way).context.progress(now, &mut batch)?;
@@ -172,9 +173,10 @@ impl Daemon {
                 self.take(way, completion);
             }
             self.batch = batch;
+            moved |= self.act();
+            moved |= self.send();
         }
-        moved |= self.act();
-        Ok(moved | self.send())
+        Ok(moved)
     }
 
     fn side(&mut self, way: Way) -> &mut Side {
@@ -312,12 +314,7 @@ impl Daemon {
         let deadlines = [self.local.context.next_deadline(), self.network.context.next_deadline()];
         let due = deadlines.into_iter().flatten().min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
-        self.waiter.wait([left, limit].into_iter().flatten().min())?;
-        // Before the look at the kernel, so that what comes after it is told again.
-        if self.network_ready.swap(false, Ordering::AcqRel) {
-            self.network_waiter.wait(Some(Duration::ZERO))?;
-        }
-        Ok(())
+        self.waiter.wait([left, limit].into_iter().flatten().min())
     }
 
     /// What was sent arrives, although this process ends.
@@ -327,7 +324,7 @@ impl Daemon {
         while !(local && network || self.stop.load(Ordering::Acquire)) {
             local = local || self.local.context.flush();
             network = network || self.network.context.flush();
-            if !self.round()? {
+            if !self.round(Instant::now())? {
                 self.sleep(Some(FLUSH_LOOK))?;
             }
         }
