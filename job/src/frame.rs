@@ -31,7 +31,7 @@
 //! |    6 | `Who`              | channel, `u64` number; to a hub only        |
 //!
 //! Both ways, 10 `Post`: channel, `u64` number, `u32` count, and as many letters: from, `u32` count of runs (first, step, count),
-//! value.
+//! value. And 11 `Taken`, without fields: a `Post` has been passed on, and another one may come. A rank says it of none.
 //!
 //! What was read is checked here for its form; `hub::state` and `link` check what it means.
 
@@ -57,8 +57,8 @@ pub(crate) const DOWN_MAX: usize = 1 << 30;
 /// The longest reason of an abort; more is cut off.
 pub(crate) const WHY_MAX: usize = 1024;
 
-/// Opens a `Hello`: this protocol in its second version.
-const MAGIC: u32 = u32::from_le_bytes(*b"hgJ\x02");
+/// Opens a `Hello`: this protocol in its third version.
+const MAGIC: u32 = u32::from_le_bytes(*b"hgJ\x03");
 
 /// What a collective call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +136,7 @@ pub(crate) enum Up {
         ranks: Vec<u32>,
     },
     Post(Post),
+    Taken,
 }
 
 /// From the hub to a rank.
@@ -148,6 +149,7 @@ pub(crate) enum Down {
     Missing { channel: String, number: u64, ranks: Vec<u32> },
     Who { channel: String, number: u64 },
     Post(Post),
+    Taken,
 }
 
 /// Why the ranks cannot work together any more. The first reason stays.
@@ -211,6 +213,9 @@ impl Up {
                 out.u8(9).call(channel, *number).ranks(ranks);
             }
             Self::Post(post) => post.encode(&mut out),
+            Self::Taken => {
+                out.u8(TAKEN);
+            }
         }
         out.finish()
     }
@@ -248,6 +253,7 @@ impl Up {
                 ranks: body.ranks()?,
             },
             POST => Self::Post(Post::decode(&mut body)?),
+            TAKEN => Self::Taken,
             _ => return Err(Garbage),
         };
         body.end(up)
@@ -279,6 +285,9 @@ impl Down {
                 out.u8(6).call(channel, *number);
             }
             Self::Post(post) => post.encode(&mut out),
+            Self::Taken => {
+                out.u8(TAKEN);
+            }
         }
         out.finish()
     }
@@ -302,14 +311,16 @@ impl Down {
             },
             6 => Self::Who { channel: body.channel()?, number: body.u64()? },
             POST => Self::Post(Post::decode(&mut body)?),
+            TAKEN => Self::Taken,
             _ => return Err(Garbage),
         };
         body.end(down)
     }
 }
 
-/// The kind of a [`Post`], both ways.
+/// The kinds of a [`Post`] and of the word that it was taken, both ways.
 const POST: u8 = 10;
+const TAKEN: u8 = 11;
 
 impl Post {
     fn encode(&self, out: &mut Writer) {
@@ -405,6 +416,7 @@ mod tests {
             Up::Left { rank: 7 },
             Up::Missing { channel: "x".into(), number: 1, ranks: vec![4] },
             Up::Post(post()),
+            Up::Taken,
             Up::Abort { code: 7, why: "because".into() },
             Up::Bye,
             Up::Who { channel: "x".into(), number: 1 << 40 },
@@ -427,6 +439,7 @@ mod tests {
             Down::Missing { channel: String::new(), number: 2, ranks: vec![] },
             Down::Who { channel: "c".into(), number: 3 },
             Down::Post(post()),
+            Down::Taken,
         ];
         downs.extend(brokens.map(Down::Broken));
         for down in downs {

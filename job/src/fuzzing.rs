@@ -107,7 +107,7 @@ impl Run {
                     self.broken.get_or_insert(broken);
                 }
                 Down::Gathered { .. } | Down::Welcome { .. } => assert!(self.broken.is_none()),
-                Down::Refused { .. } | Down::Missing { .. } | Down::Post(_) => {}
+                Down::Refused { .. } | Down::Missing { .. } | Down::Post(_) | Down::Taken => {}
                 Down::Who { .. } => panic!("ranks are not asked"),
             }
         }

@@ -94,6 +94,8 @@ struct Shared {
 struct State {
     welcome: Option<Vec<u32>>,
     answers: HashMap<(String, u64), Answer>,
+    /// A value was given to the hub, which has not passed it on.
+    is_given: bool,
     /// What has come of exchanges.
     letters: HashMap<(String, u64), Letters>,
     end: Option<End>,
@@ -232,9 +234,14 @@ impl Link {
         let call = (channel.to_owned(), number);
         let letter = Letter { from: self.rank, to: Run::of(peers), value: value.into() };
         let post = Post { channel: channel.to_owned(), number, letters: vec![letter] };
-        // Where writing fails, reading tells why.
-        let _ = self.say(&Up::Post(post));
-        let met = self.wait(Instant::now() + within, |state| {
+        let deadline = Instant::now() + within;
+        let may_give =
+            |state: &mut State| (!std::mem::replace(&mut state.is_given, true)).then_some(());
+        if self.wait(deadline, may_give)?.is_some() {
+            // Where writing fails, reading tells why.
+            let _ = self.say(&Up::Post(post));
+        }
+        let met = self.wait(deadline, |state| {
             let letters = state.letters.entry(call.clone()).or_default();
             let is_whole = peers.iter().all(|peer| letters.contains_key(peer));
             is_whole.then(|| std::mem::take(letters))
@@ -371,6 +378,7 @@ impl Shared {
                 let came = letters.into_iter().map(|letter| (letter.from, letter.value));
                 state.letters.entry((channel, number)).or_default().extend(came);
             }
+            Down::Taken => state.is_given = false,
             // A hub is asked that, not a rank.
             Down::Who { .. } => {}
             Down::Refused { why } => {

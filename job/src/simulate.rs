@@ -260,6 +260,8 @@ impl Simulation {
             Down::Refused { .. } | Down::Broken(_) | Down::Missing { .. } => {
                 self.told.push((child, Down::clone(down)));
             }
+            // It gives one value at a time.
+            Down::Taken => {}
             Down::Who { .. } => panic!("a rank is not asked"),
         }
     }

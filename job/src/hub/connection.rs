@@ -50,6 +50,8 @@ pub(crate) struct Connection {
     sent: usize,
     /// Bytes of all output.
     waiting: usize,
+    /// The hub was told that there is no room for more.
+    pub is_blocked: bool,
     /// No more is read, and it ends when the output has gone.
     pub closing: bool,
 }
@@ -57,7 +59,7 @@ pub(crate) struct Connection {
 /// How much is read at once.
 const CHUNK: usize = 64 << 10;
 
-/// Bytes that wait for one connection at which nothing is read that could add to them.
+/// Bytes that wait for one connection at which it is given no more values of exchanges, and, if it is a rank's, not read.
 const OUTPUT_FULL: usize = 4 << 20;
 
 /// What came of reading.
@@ -76,7 +78,17 @@ impl Connection {
     pub(crate) fn new(who: Who, stream: Stream) -> Self {
         let kept = NotInherited::new(stream.as_fd());
         let (input, output) = Default::default();
-        Self { who, _kept: kept, stream, input, output, sent: 0, waiting: 0, closing: false }
+        Self {
+            who,
+            _kept: kept,
+            stream,
+            input,
+            output,
+            sent: 0,
+            waiting: 0,
+            is_blocked: false,
+            closing: false,
+        }
     }
 
     pub(crate) fn register(&self, registry: &Registry, token: Token) -> io::Result<()> {
@@ -141,7 +153,7 @@ impl Connection {
         self.output.push_back(frame);
     }
 
-    /// So much waits here that whoever fills it is not read.
+    /// So much waits here that no more is to come.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting > OUTPUT_FULL
     }

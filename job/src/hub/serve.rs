@@ -47,10 +47,6 @@ pub(super) struct Server {
     places: Vec<Option<usize>>,
     /// That to the hub above.
     above: Option<usize>,
-    /// Whether there may be a connection that takes in too little.
-    is_full: bool,
-    /// Connections that were not read, since somebody else takes in too little.
-    held: Vec<usize>,
     deadline: Option<Instant>,
     notice: Notice,
     on_broken: Option<OnBroken>,
@@ -70,8 +66,6 @@ impl Server {
             processes: Vec::new(),
             places: vec![None; children],
             above: None,
-            is_full: false,
-            held: Vec::new(),
             deadline: Some(deadline),
             notice,
             on_broken: Some(on_broken),
@@ -163,23 +157,6 @@ impl Server {
         }
         self.look_at_the_clock(Instant::now());
         self.carry_out();
-        for key in std::mem::take(&mut self.held) {
-            self.serve(key);
-        }
-        self.carry_out();
-    }
-
-    /// Whether what this one says would wait with too much else. What comes from above goes down only, to ranks in the end, which
-    /// always read: so room is made somewhere.
-    fn is_held(&mut self, key: usize) -> bool {
-        if !self.is_full {
-            return false;
-        }
-        let is_full = |(at, one): (usize, &Connection)| one.is_full().then_some(at);
-        let full: Vec<usize> = self.connections.iter().filter_map(is_full).collect();
-        self.is_full = !full.is_empty();
-        let from_above = self.above == Some(key);
-        full.iter().any(|full| !from_above || self.above != Some(*full))
     }
 
     fn look_at_the_clock(&mut self, now: Instant) {
@@ -242,6 +219,8 @@ impl Server {
     fn serve(&mut self, key: usize) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let mut is_open = connection.flush();
+        self.tell_room(key);
+        let Some(connection) = self.connections.get(key) else { return };
         if !connection.closing {
             is_open &= self.read(key);
         }
@@ -255,11 +234,11 @@ impl Server {
     fn read(&mut self, key: usize) -> bool {
         loop {
             self.carry_out();
-            if self.is_held(key) {
-                self.held.push(key);
+            let Some(connection) = self.connections.get_mut(key) else { return true };
+            // A rank that takes no answers asks no more; it is read again when it has taken some.
+            if matches!(connection.who, Who::Rank(_)) && connection.is_full() {
                 return true;
             }
-            let Some(connection) = self.connections.get_mut(key) else { return true };
             let filled = connection.fill();
             if !self.take_frames(key) || filled == Filled::Closed {
                 return false;
@@ -383,6 +362,17 @@ impl Server {
         if !connection.flush() {
             return self.remove(key);
         }
-        self.is_full |= self.connections[key].is_full();
+        self.tell_room(key);
+    }
+
+    /// Tells the hub whether a rank's connection has room for more.
+    fn tell_room(&mut self, key: usize) {
+        let connection = &mut self.connections[key];
+        let is_full = connection.is_full();
+        if let Who::Rank(rank) = connection.who
+            && std::mem::replace(&mut connection.is_blocked, is_full) != is_full
+        {
+            self.hub.handle_room(rank, !is_full);
+        }
     }
 }

@@ -251,9 +251,13 @@ impl Hub {
                 self.answered(Side::Child(place), (channel, number), &ranks);
             }
             Up::Post(post) => return self.post(Side::Child(place), post),
-            Up::Hello(_) | Up::Hosts(_) | Up::Broken(_) | Up::Left { .. } | Up::Missing { .. } => {
-                return Err(());
-            }
+            Up::Taken if is_hub => return self.taken(Side::Child(place)),
+            Up::Hello(_)
+            | Up::Hosts(_)
+            | Up::Broken(_)
+            | Up::Left { .. }
+            | Up::Missing { .. }
+            | Up::Taken => return Err(()),
         }
         Ok(())
     }
@@ -275,6 +279,7 @@ impl Hub {
             }
             Down::Who { channel, number } => self.ask(Side::Above, channel, number),
             Down::Post(post) => return self.post(Side::Above, post),
+            Down::Taken => return self.taken(Side::Above),
         }
         Ok(())
     }

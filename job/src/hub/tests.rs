@@ -3,7 +3,7 @@
 use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
-    sync::Mutex,
+    sync::{Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -11,7 +11,7 @@ use std::{
 use super::{Config, Running, state::Hub};
 use crate::{
     error::Error,
-    frame::{HELLO_MAX, Hello, Up, VALUE_MAX, What},
+    frame::{FRAME_HEAD, HELLO_MAX, Hello, Up, VALUE_MAX, What},
     link::{Endings, Holder, Link},
     notice::Notice,
     stream::Stream,
@@ -225,5 +225,43 @@ fn a_call_that_others_do_not_make_is_given_up_and_names_them() {
             assert_eq!(said, "barrier number 1 did not end within 20ms: waiting for ranks 0 and 2");
         }
         done.wait();
+    });
+}
+
+#[test]
+fn an_abort_is_heard_while_a_stopped_rank_takes_nothing_in() {
+    let (_hub, port) = hub(3, LONG);
+    let (seen, sees) = mpsc::channel();
+    let (over, is_over) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        // It joins, sees that something long comes, and reads no more.
+        scope.spawn(move || {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            stream.write_all(&Up::Hello(hello(b"right", 2, 3)).encode()).unwrap();
+            let mut length = 0;
+            while length < VALUE_MAX {
+                let mut head = [0; FRAME_HEAD];
+                stream.read_exact(&mut head).unwrap();
+                length = u32::from_le_bytes(head) as usize;
+                if length < VALUE_MAX {
+                    stream.read_exact(&mut vec![0; length]).unwrap();
+                }
+            }
+            seen.send(()).unwrap();
+            // Until everybody has ended.
+            assert!(is_over.recv().is_err());
+        });
+        let gives = scope.spawn(move || {
+            let value = vec![7; VALUE_MAX];
+            joined(port, 0, 3).exchange("x", &[2], &value, LONG).unwrap_err()
+        });
+        let aborts = joined(port, 1, 3);
+        sees.recv().unwrap();
+        aborts.abort(3, "enough");
+        assert_eq!(
+            gives.join().unwrap().to_string(),
+            "rank 1 aborted the job with status 3: enough"
+        );
+        drop(over);
     });
 }

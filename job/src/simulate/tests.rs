@@ -75,6 +75,27 @@ proptest! {
     }
 
     #[test]
+    fn a_rank_that_takes_nothing_in_holds_values_back_in_bounded_memory_and_no_abort(
+        size in 40_u32..1500, seed in any::<u64>(), at in any::<[prop::sample::Index; 2]>(),
+    ) {
+        let mut run = Simulation::join(size, seed, |_| 0);
+        let [stopped, aborts] = at.map(|at| u32::try_from(at.index(size as usize)).unwrap());
+        let through = run.parents[stopped as usize];
+        run.hubs.get_mut(&through).unwrap().handle_room(stopped, false);
+        // All of it is for that rank, and twenty times what one side may have waiting.
+        let value = vec![0; (80 << 20) / size as usize];
+        run.exchange(&value, |rank| if rank == stopped { vec![] } else { vec![stopped] });
+        prop_assert_eq!(run.came()[stopped as usize], 0);
+        for hub in run.hubs.values() {
+            let most = hub.waiting_values();
+            prop_assert!(most <= (4 << 20) + (256 << 10) + 2 * value.len(), "{} bytes wait", most);
+        }
+        up(&mut run, aborts, Up::Abort { code: 3, why: "so".into() });
+        run.settle();
+        all_were_told(&run, &Broken::Aborted { by: aborts, code: 3, why: "so".into() })?;
+    }
+
+    #[test]
     fn an_abort_anywhere_is_told_to_every_rank_once(
         size in 2_u32..2500, seed in any::<u64>(), at in any::<prop::sample::Index>(),
     ) {
