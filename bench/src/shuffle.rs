@@ -4,7 +4,7 @@
 //! | figure              | what it is                                                                |
 //! |---------------------|---------------------------------------------------------------------------|
 //! | `shuffle_batched`   | `shuffle-runner` with batches of `--batch` bytes                          |
-//! | `shuffle_unbatched` | the same, every message by itself                                         |
+//! | `shuffle_unbatched` | the same, no message waits for others to fill a batch                     |
 //! | `openmpi_batched`   | the same batches over Open MPI, as `direct.c` has it; `mpich_batched` MPICH|
 //! | `openmpi_isend`     | one `MPI_Isend` for each message; `mpich_isend` over MPICH                |
 //!

@@ -82,6 +82,8 @@ pub(crate) struct Pushed {
     pub(crate) waits: bool,
     /// A batch has begun that is to leave after a while.
     pub(crate) lingers: bool,
+    /// A batch has left with it.
+    pub(crate) leaves: bool,
 }
 
 impl Hop {
@@ -137,7 +139,8 @@ impl Hop {
         count.inspect(|count| add_one(count));
         if state.queue.push_loading(message) {
             let number = state.queue.first();
-            return Ok(Pushed { number, waits: false, lingers: true });
+            let lingers = state.queue.lingers();
+            return Ok(Pushed { number, waits: false, lingers, leaves: false });
         }
         Ok(self.push_otherwise(state, message, parent))
     }
@@ -164,11 +167,12 @@ impl Hop {
         let waits = !(overflows || state.queue.has_left(number));
         let (lingers, waiting) = (state.queue.lingers(), state.waiting());
         self.unlock(state);
+        let leaves = outgoing.is_some();
         if let Some(outgoing) = outgoing {
             self.send(outgoing);
             self.wake(waiting);
         }
-        Pushed { number, waits, lingers }
+        Pushed { number, waits, lingers, leaves }
     }
 
     /// Puts a whole batch of this rank's messages in, and sends what may leave; `sent` counts it, by destination. `Err`:
@@ -198,7 +202,7 @@ impl Hop {
         let mut state = self.room.lock();
         let waits = !(overflows || state.queue.has_left(number));
         let buffer = state.queue.new_buffer();
-        Ok((Pushed { number, waits, lingers }, buffer))
+        Ok((Pushed { number, waits, lingers, leaves: true }, buffer))
     }
 
     /// A buffer for a batch that is filled elsewhere.
@@ -313,7 +317,7 @@ impl Hop {
             match result {
                 Ok(()) => {
                     let state = state.get_or_insert_with(|| self.room.lock());
-                    state.queue.acknowledge(number, Instant::now);
+                    state.queue.acknowledge(number);
                 }
                 Err(error) => {
                     if let CallError::Handler(_) = &error {

@@ -196,19 +196,19 @@ impl Inner {
         [of(Lane::Origin).chain([self.routes.me()]).collect(), of(Lane::Network).collect()]
     }
 
-    /// A message of the application.
-    pub(crate) fn enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
+    /// A message of the application. Whether a batch has left with it.
+    pub(crate) fn enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<bool, Error> {
         self.check(bytes)?;
         self.give_way_if()?;
         let message = Message { kind, source: self.routes.me(), to, bytes };
         let Some(hop) = self.first_hop(to)? else {
-            return self.push_own(&message, Some(&self.sent[to as usize]));
+            return self.push_own(&message, Some(&self.sent[to as usize])).map(|()| false);
         };
         self.wait_for_lane(hop.lane);
         match hop.push(&message, None, Some(&self.sent[to as usize])) {
             Ok(pushed) => {
                 self.after_push(hop, pushed, true);
-                Ok(())
+                Ok(pushed.leaves)
             }
             Err(Gone) => Err(self.error()),
         }

@@ -31,7 +31,8 @@ pub struct Options {
     pub lomaxrpc: u32,
     /// Bytes under way per origin queue, if that is less: a batch leaves while there are fewer, so that one always may.
     pub lomaxbytes: usize,
-    /// Bytes of payload at which a batch of an origin queue leaves; 0 and 1: each message by itself.
+    /// Bytes of payload at which a batch of an origin queue leaves; 0 and 1: each message at once. While as many are under
+    /// way as may be, what comes meanwhile shares a batch, up to 16 KiB.
     pub lobuftarget: usize,
     /// Batches under way per relay queue.
     pub lrmaxrpc: u32,

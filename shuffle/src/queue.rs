@@ -4,11 +4,12 @@
 //!            push                     poll_batch                acknowledge
 //!   message ------> waiting | loading ----------> in flight(n) ------------> gone
 //! ```
-//! Messages are put into numbered batches at once, so that each is copied once. The first batch is *loading* while
-//! fewer than `max_in_flight` are under way: it leaves as soon as it is full, urgent or has lingered. All others
-//! *wait*: whoever sent their messages (a parent) is told only when they begin to load. That late word is the whole
-//! flow control: upstream keeps its own batch in flight until then, and so on back to the application. Batches are under
-//! way up to a number and to bytes, whichever is less; one always may be.
+//! Messages are put into numbered batches at once, so that each is copied once. The first batch is *loading*: it leaves as soon
+//! as it is ripe (its target is reached), urgent or has lingered, and fewer than `max_in_flight` are under way; until then it takes
+//! more messages, up to [`GATHERED`] bytes beyond which only its target counts. So messages that leave by themselves share a batch
+//! where they would wait for one another. All other batches *wait*: whoever sent their messages (a parent) is told only when they
+//! begin to load. That late word is the whole flow control: upstream keeps its own batch in flight until then, and so on back to
+//! the application. Batches are under way up to a number and to bytes, whichever is less; one always may be.
 //!
 //! A parent is a value that is handed back, in `released`, once nothing of it waits here any more.
 
@@ -27,6 +28,8 @@ pub(crate) struct Queue<P> {
     bytes_max: u64,
     bytes_in_flight: u64,
     target: usize,
+    /// Bytes up to which the batch that loads takes messages while it cannot leave, though it is ripe.
+    gathered: usize,
     /// Bytes in front of a batch's messages, for whatever it is sent with.
     room: usize,
     /// Bytes of the last batch that was sent.
@@ -58,7 +61,7 @@ struct Batch<P> {
     parents: Vec<P>,
     /// Bytes of such messages of callbacks.
     overflow: u64,
-    /// When it began to load, if it was not full then.
+    /// When it began to load, if it was not ripe then.
     since: Option<Instant>,
 }
 
@@ -92,9 +95,9 @@ pub(crate) struct Outgoing {
 pub struct Counts {
     /// Messages put in.
     pub messages: u64,
-    /// Batches sent, and how many of them left before they were full.
+    /// Batches sent.
     pub batches: u64,
-    /// Batches that left before they were full.
+    /// Batches that left before they had their target.
     pub early: u64,
     /// Messages that found no room and waited.
     pub waits: u64,
@@ -109,13 +112,14 @@ pub struct Counts {
 }
 
 impl<P: Clone + PartialEq> Queue<P> {
-    /// `target`: bytes of payload at which a batch is full; 0 and 1: with one message.
+    /// `target`: bytes of payload at which a batch leaves; 0 and 1: with one message.
     pub(crate) fn new(max_in_flight: u32, target: usize) -> Self {
         Self {
             max_in_flight: usize::try_from(max_in_flight).unwrap_or(usize::MAX),
             bytes_max: u64::MAX,
             bytes_in_flight: 0,
             target,
+            gathered: target.max(GATHERED),
             room: 0,
             typical: 0,
             unsent: VecDeque::new(),
@@ -145,14 +149,15 @@ impl<P: Clone + PartialEq> Queue<P> {
     /// waits nor makes anything leave.
     #[inline]
     pub(crate) fn push_loading(&mut self, message: &Message<'_>) -> bool {
-        if self.unsent.len() != 1 || !self.has_slot() || self.first < self.urgent {
+        if self.unsent.len() != 1 || self.first < self.urgent {
             return false;
         }
-        let target = self.target;
+        let (has_slot, target, room) = (self.has_slot(), self.target, self.room);
         let Some(batch) = self.unsent.front_mut() else { return false };
         let (payload, len) =
-            (batch.payload + message.bytes.len(), batch.bytes.len() - self.room + message.len());
-        if is_full((payload, len), target) {
+            (batch.payload + message.bytes.len(), batch.bytes.len() - room + message.len());
+        let leaves = has_slot && reaches((payload, len), target);
+        if leaves || batch.reaches(self.gathered, room) {
             return false;
         }
         message.write(&mut batch.bytes);
@@ -170,13 +175,12 @@ impl<P: Clone + PartialEq> Queue<P> {
         parent: Option<&P>,
         clock: impl Fn() -> Instant,
     ) -> u64 {
-        let target = self.target;
-        let room = self.room;
-        if self.unsent.back().is_none_or(|last| last.is_full(target, room)) {
+        let (target, room) = (self.target, self.room);
+        if self.unsent.back().is_none_or(|last| last.reaches(self.gathered, room)) {
             let bytes = self.new_buffer();
             self.unsent.push_back(Batch::new(bytes));
         }
-        let loads = self.unsent.len() == 1 && self.has_slot();
+        let loads = self.unsent.len() == 1;
         self.counts.messages += 1;
         let number = self.last_number();
         let batch = self.unsent.back_mut().expect("pushed above");
@@ -225,20 +229,18 @@ impl<P: Clone + PartialEq> Queue<P> {
 
     /// Whether the message that was pushed last waits.
     pub(crate) fn has_last_waiting(&self) -> bool {
-        !(self.unsent.len() == 1 && self.has_slot())
+        self.unsent.len() > 1
     }
 
-    /// The next batch to send, if one is full or urgent and may be under way.
+    /// The next batch to send, if one is ripe or urgent and may be under way.
     #[inline]
     pub(crate) fn poll_batch(&mut self, clock: impl Fn() -> Instant) -> Option<Outgoing> {
         let front = self.unsent.front()?;
-        let is_full = front.is_full(self.target, self.room);
-        if !self.has_slot() || !(is_full || self.first < self.urgent) {
+        let is_ripe = front.reaches(self.target, self.room);
+        if !self.has_slot() || !(is_ripe || self.first < self.urgent) {
             return None;
         }
-        let Batch { bytes, messages, mut parents, overflow, .. } = self.unsent.pop_front()?;
-        self.released.append(&mut parents);
-        self.departed += overflow;
+        let Batch { bytes, messages, .. } = self.unsent.pop_front()?;
         self.typical = bytes.len();
         let number = self.first;
         self.first += 1;
@@ -246,16 +248,14 @@ impl<P: Clone + PartialEq> Queue<P> {
         self.bytes_in_flight += len;
         self.in_flight.push_back(InFlight { number, messages, bytes: len });
         self.counts.batches += 1;
-        self.counts.early += u64::from(!is_full);
+        self.counts.early += u64::from(!is_ripe);
         self.load_front(clock);
         Some(Outgoing { number, messages, bytes })
     }
 
     /// The next hop has taken a batch in.
-    pub(crate) fn acknowledge(&mut self, number: u64, clock: impl Fn() -> Instant) {
-        if self.take_in_flight(number).is_some() {
-            self.load_front(clock);
-        }
+    pub(crate) fn acknowledge(&mut self, number: u64) {
+        self.take_in_flight(number);
     }
 
     /// The next hop has refused a batch: it was not taken in, nor will those behind it be.
@@ -288,7 +288,7 @@ impl<P: Clone + PartialEq> Queue<P> {
 
     /// Largest buffer that is made or kept ahead.
     fn kept_max(&self) -> usize {
-        self.room + self.target.saturating_mul(3).max(SPARE_MIN)
+        self.room + self.gathered.saturating_mul(3)
     }
 
     /// Takes a buffer back, for a batch to come.
@@ -308,7 +308,7 @@ impl<P: Clone + PartialEq> Queue<P> {
     /// Whether the messages of this batch have left the wait queue.
     #[inline]
     pub(crate) fn has_left(&self, number: u64) -> bool {
-        number < self.first || (number == self.first && self.has_slot()) || self.is_failed
+        number <= self.first || self.is_failed
     }
 
     /// Sends off all that is here, full or not; returns what [`Queue::is_flushed`] is asked with.
@@ -374,9 +374,8 @@ impl<P: Clone + PartialEq> Queue<P> {
 
     /// Whether a message put in now would have to wait.
     pub(crate) fn would_wait(&self) -> bool {
-        let fits = self.unsent.len() <= 1
-            && !self.unsent.front().is_some_and(|front| front.is_full(self.target, self.room));
-        !(self.has_slot() && fits)
+        let is_full = |front: &Batch<P>| front.reaches(self.gathered, self.room);
+        self.unsent.len() > 1 || self.unsent.front().is_some_and(is_full)
     }
 
     /// Messages here that the next hop has not acknowledged.
@@ -395,10 +394,10 @@ impl<P: Clone + PartialEq> Queue<P> {
         self.in_flight.len()
     }
 
-    /// Whether a batch has begun that is not full, nor urgent: it lingers.
+    /// Whether a batch has begun that is neither ripe nor urgent: it lingers.
     pub(crate) fn lingers(&self) -> bool {
         let front = self.unsent.front();
-        front.is_some_and(|front| front.since.is_some() && !front.is_full(self.target, self.room))
+        front.is_some_and(|front| front.since.is_some() && !front.reaches(self.target, self.room))
             && self.first >= self.urgent
     }
 
@@ -416,11 +415,8 @@ impl<P: Clone + PartialEq> Queue<P> {
         self.first + self.unsent.len() as u64 - 1
     }
 
-    /// The front batch has left the wait queue if it may be under way next.
+    /// The front batch has left the wait queue.
     fn load_front(&mut self, clock: impl Fn() -> Instant) {
-        if !self.has_slot() {
-            return;
-        }
         if let Some(front) = self.unsent.front_mut() {
             self.released.append(&mut front.parents);
             self.departed += std::mem::take(&mut front.overflow);
@@ -434,30 +430,31 @@ impl<P> Batch<P> {
         Self { bytes, payload: 0, messages: 0, parents: Vec::new(), overflow: 0, since: None }
     }
 
-    /// Begins to load, unless it has; a full one leaves without lingering.
+    /// Begins to load, unless it has; a ripe one leaves without lingering.
     #[inline]
     fn load(&mut self, clock: impl Fn() -> Instant, target: usize, room: usize) {
-        if self.since.is_none() && !self.is_full(target, room) {
+        if self.since.is_none() && !self.reaches(target, room) {
             self.since = Some(clock());
         }
     }
 
     #[inline]
-    fn is_full(&self, target: usize, room: usize) -> bool {
-        is_full((self.payload, self.bytes.len() - room), target)
+    fn reaches(&self, target: usize, room: usize) -> bool {
+        reaches((self.payload, self.bytes.len() - room), target)
     }
 }
 
-/// Whether a batch of so much payload and so many bytes is full. Heads count where payloads are so small that they are
+/// Whether a batch of so much payload and so many bytes has its target. Heads count where payloads are so small that they are
 /// most of it.
 #[inline]
-pub(crate) fn is_full((payload, len): (usize, usize), target: usize) -> bool {
+pub(crate) fn reaches((payload, len): (usize, usize), target: usize) -> bool {
     target <= 1 || payload >= target || len >= target.saturating_mul(2)
 }
 
-/// Buffers kept for batches to come, and how large they may be at least.
+/// Bytes up to which messages share a batch that cannot leave yet, whatever its target.
+pub(crate) const GATHERED: usize = 16 << 10;
+/// Buffers kept for batches to come.
 const SPARES: usize = 16;
-const SPARE_MIN: usize = 4 << 10;
 
 #[cfg(test)]
 mod model;

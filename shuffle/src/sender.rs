@@ -7,7 +7,7 @@ use crate::{
     inbox::Chunk,
     inner::Inner,
     message::Message,
-    queue::{Loaded, is_full},
+    queue::{Loaded, reaches},
 };
 
 /// A handle by which one thread sends, several times as fast as by [`Shuffle::enqueue`]: see [`Shuffle::sender`].
@@ -15,7 +15,8 @@ use crate::{
 /// It fills batches of its own, one for each next hop, and hands them to the shuffle when they are full. **What has not
 /// filled a batch stays here**, as in a `BufWriter`, until [`Sender::flush`], or until the handle is dropped: neither
 /// [`Options::linger`] nor a flush of the shuffle reaches it. The memory of a batch is kept for the next one: at most
-/// one batch for each other rank of the node and each node that this rank sends to.
+/// one batch for each other rank of the node and each node that this rank sends to. Messages that leave at once (a target of 0
+/// or 1) do not stay here; they take a lock each.
 ///
 /// Messages of one handle to one rank arrive in order. Between them and those that the same thread sends otherwise, or by
 /// another handle, there is no order.
@@ -27,6 +28,8 @@ pub struct Sender<'s> {
     inner: &'s Inner,
     /// By hop; the last one is for this rank itself.
     loading: Vec<Loading>,
+    /// Messages that were sent at once and have not left, since the last one that did.
+    gathered: u32,
     /// Of one thread at a time.
     _is_not_sync: PhantomData<Cell<()>>,
 }
@@ -44,7 +47,7 @@ struct Loading {
 impl Loading {
     #[inline]
     fn is_full(&self) -> bool {
-        is_full((self.batch.payload, self.batch.bytes.len() - self.head), self.target)
+        reaches((self.batch.payload, self.batch.bytes.len() - self.head), self.target)
     }
 
     /// Takes the last message out again.
@@ -62,7 +65,7 @@ impl<'s> Sender<'s> {
         let own = (0, inner.options.lobuftarget);
         let hops = inner.hops.iter().map(|hop| (hop.head(), hop.target()));
         let loading = hops.chain([own]).map(of).collect();
-        Self { inner, loading, _is_not_sync: PhantomData }
+        Self { inner, loading, gathered: 0, _is_not_sync: PhantomData }
     }
 
     /// Sends a message; when it fills its batch, returns when that is queued for its next hop, which may take until
@@ -83,6 +86,9 @@ impl<'s> Sender<'s> {
             return Err(Error::TooLong { len: bytes.len(), max: MESSAGE_MAX });
         }
         let at = (*hop as usize).min(inner.hops.len());
+        if self.loading[at].target <= 1 {
+            return self.send_at_once(to, kind, bytes);
+        }
         if self.loading[at].batch.messages == 0 {
             self.begin(at)?;
         }
@@ -107,6 +113,17 @@ impl<'s> Sender<'s> {
             }
         }
         ended
+    }
+
+    /// A message that waits for no others: those that wait for room share a batch in the shuffle's queue.
+    #[inline(never)]
+    fn send_at_once(&mut self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
+        let leaves = self.inner.enqueue(to, kind, bytes)?;
+        self.gathered = if leaves { 0 } else { self.gathered + 1 };
+        if self.gathered.is_multiple_of(GATHERED_BEFORE_HELP) {
+            self.inner.help_along();
+        }
+        Ok(())
     }
 
     /// A batch begins.
@@ -157,6 +174,9 @@ impl<'s> Sender<'s> {
         Ok(())
     }
 }
+
+/// Messages that do not leave at once, behind which a sender makes a round of progress.
+const GATHERED_BEFORE_HELP: u32 = 32;
 
 impl Drop for Sender<'_> {
     fn drop(&mut self) {

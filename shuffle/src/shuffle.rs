@@ -135,7 +135,7 @@ impl Shuffle {
     /// message was not taken. One that was taken is accounted for, whatever happens then.
     #[inline]
     pub fn enqueue(&self, to: u32, kind: u32, bytes: &[u8]) -> Result<(), Error> {
-        self.inner.enqueue(to, kind, bytes)
+        self.inner.enqueue(to, kind, bytes).map(|_| ())
     }
 
     /// A handle for a thread that sends much: it fills batches of its own, and takes a lock for each of those, not for each

@@ -121,7 +121,7 @@ struct ShuffleArguments {
     /// Bytes under way per origin queue, if that is less.
     #[arg(long, value_name = "BYTES", default_value_t = usual().lomaxbytes)]
     lomaxbytes: usize,
-    /// Bytes of a batch of an origin queue; 0: each message by itself.
+    /// Bytes of a batch of an origin queue; 0: each message at once.
     #[arg(long, value_name = "BYTES", default_value_t = usual().lobuftarget)]
     lobuftarget: usize,
     /// Batches under way per relay queue.
@@ -154,7 +154,7 @@ struct ShuffleArguments {
     /// Microseconds that a partial batch waits for more.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = microseconds(usual().linger))]
     linger: u64,
-    /// Every message by itself: all buffer targets are 0.
+    /// No message waits for others: all buffer targets are 0.
     #[arg(long, conflicts_with_all = ["lobuftarget", "lrbuftarget", "rbuftarget"])]
     unbatched: bool,
 }

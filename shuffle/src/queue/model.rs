@@ -32,7 +32,9 @@ struct Way {
 }
 
 impl Way {
-    fn new(queue: Queue<Rc<u64>>, round_trip: u64, service: u64) -> Self {
+    fn new(mut queue: Queue<Rc<u64>>, round_trip: u64, service: u64) -> Self {
+        // A batch is of its target, and no longer.
+        queue.gathered = queue.target;
         Self { queue, round_trip, service, due: BTreeMap::new(), last: 0, done: 0 }
     }
 
@@ -48,7 +50,7 @@ impl Way {
             && due <= clock
         {
             self.due.remove(&number);
-            self.queue.acknowledge(number, now);
+            self.queue.acknowledge(number);
             self.done += 1;
         }
     }
@@ -66,6 +68,7 @@ proptest! {
         let ticks = 20_000;
         for clock in 0..ticks {
             way.acknowledge(clock);
+            way.send(clock);
             while !way.queue.would_wait() {
                 way.queue.push(&message(1), None, now);
                 way.send(clock);
@@ -88,6 +91,7 @@ proptest! {
     ) {
         let target = batch * MESSAGE;
         let mut into = Queue::<Rc<u64>>::new(4, target);
+        into.gathered = target;
         let (slow, quick) = (Queue::new(2, 1), Queue::new(2, 1));
         let mut onward = [Way::new(slow, 1, service), Way::new(quick, 1, 0)];
         let mut pending: BTreeMap<u64, Rc<u64>> = BTreeMap::new();
@@ -104,12 +108,9 @@ proptest! {
             };
             while let Some(number) = free(&pending) {
                 pending.remove(&number);
-                into.acknowledge(number, now);
+                into.acknowledge(number);
             }
-            while !into.would_wait() {
-                let to = u32::from(sent % share != 0);
-                into.push(&message(to), None, now);
-                sent += 1;
+            loop {
                 while let Some(batch) = into.poll_batch(now) {
                     let parent = Rc::new(batch.number);
                     for message in Messages::of(&batch.bytes).map(Result::unwrap) {
@@ -119,6 +120,11 @@ proptest! {
                     }
                     pending.insert(batch.number, parent);
                 }
+                if into.would_wait() {
+                    break;
+                }
+                into.push(&message(u32::from(sent % share != 0)), None, now);
+                sent += 1;
             }
         }
         let [slow, quick] = onward.map(|way| way.done);

@@ -44,6 +44,28 @@ fn messages_without_bytes_leave_alone_and_in_batches() {
 }
 
 #[test]
+fn messages_that_leave_alone_share_a_batch_while_they_wait_for_one_another() {
+    let now = Instant::now;
+    let mut queue = Queue::<u32>::new(2, 0);
+    let mut left = 0;
+    for number in 0..5 {
+        queue.push(&message(b"x"), None, now);
+        assert!(queue.has_left(number.min(2)) && !queue.would_wait());
+        left += queue.poll_batch(now).map_or(0, |batch| batch.messages);
+    }
+    assert_eq!((left, queue.in_flight()), (2, 2));
+    queue.acknowledge(0);
+    assert_eq!(queue.poll_batch(now).map(|batch| batch.messages), Some(3));
+    queue.push(&message(&[0; GATHERED]), Some(&7), now);
+    assert!(queue.would_wait(), "as many bytes as are gathered");
+    assert_eq!(queue.push(&message(b"y"), Some(&8), now), 4);
+    assert!(!queue.has_left(4));
+    queue.acknowledge(1);
+    assert_eq!(queue.poll_batch(now).map(|batch| batch.messages), Some(1));
+    assert_eq!((queue.released.as_slice(), queue.has_left(4)), (&[8][..], true));
+}
+
+#[test]
 fn a_partial_batch_leaves_by_a_flush_or_after_lingering() {
     let (begin, linger) = (Instant::now(), Duration::from_millis(5));
     let now = || begin;
@@ -56,11 +78,11 @@ fn a_partial_batch_leaves_by_a_flush_or_after_lingering() {
     queue.push(&message(b"b"), None, now);
     let mark = queue.flush();
     assert_eq!(queue.poll_batch(now), None, "one is under way");
-    queue.acknowledge(0, now);
+    queue.acknowledge(0);
     assert!(!queue.is_flushed(mark));
     assert_eq!(queue.poll_batch(now).unwrap().number, 1);
     assert!(!queue.is_flushed(mark));
-    queue.acknowledge(1, now);
+    queue.acknowledge(1);
     assert!(queue.is_flushed(mark));
     queue.push(&message(b"c"), None, now);
     assert!(queue.is_flushed(mark), "what comes later is not waited for");
@@ -71,14 +93,14 @@ fn what_a_failed_hop_has_not_acknowledged_is_counted_and_its_parents_are_release
     let now = Instant::now;
     let mut queue = Queue::new(1, 0);
     for parent in 0..4 {
-        queue.push(&message(b"x"), Some(&parent), now);
+        queue.push(&message(&[0; GATHERED]), Some(&parent), now);
+        assert_eq!(queue.poll_batch(now).is_some(), parent == 0);
     }
-    assert!(queue.poll_batch(now).is_some());
     queue.fail(0);
     let counts = queue.counts();
     assert_eq!((counts.messages, counts.dropped, counts.unanswered), (4, 3, 1));
     assert_eq!((queue.own_dropped(1), queue.own_dropped(2)), (3, 0));
-    assert_eq!(queue.released, [1, 2, 3], "the first never waited");
+    assert_eq!(queue.released, [2, 3], "the first two never waited");
     assert!(queue.has_left(3));
 }
 
@@ -92,7 +114,7 @@ fn what_a_closed_queue_has_sent_is_acknowledged_or_refused_and_nothing_else_is_t
     }
     queue.close(7);
     assert_eq!((queue.in_flight(), queue.own_dropped(1)), (3, 0), "they are those of rank 0");
-    queue.acknowledge(1, now);
+    queue.acknowledge(1);
     queue.refuse(2);
     queue.refuse(2);
     queue.fail(7);
@@ -129,7 +151,7 @@ proptest! {
             match step {
                 Step::Acknowledge(at) if !under_way.is_empty() => {
                     let number = under_way.swap_remove(at % under_way.len());
-                    queues.iter_mut().for_each(|queue| queue.acknowledge(number, now));
+                    queues.iter_mut().for_each(|queue| queue.acknowledge(number));
                 }
                 Step::Flush => {
                     let marks = queues.each_mut().map(Queue::flush);
@@ -202,7 +224,7 @@ proptest! {
                 }
                 Step::Poll => take(&mut queue, &mut under_way),
                 Step::Acknowledge(at) if !under_way.is_empty() => {
-                    queue.acknowledge(under_way.remove(at % under_way.len()), now);
+                    queue.acknowledge(under_way.remove(at % under_way.len()));
                 }
                 Step::Acknowledge(_) => {}
                 Step::Flush => drop(queue.flush()),
@@ -213,7 +235,7 @@ proptest! {
         while !queue.is_flushed(mark) {
             take(&mut queue, &mut under_way);
             for number in under_way.drain(..) {
-                queue.acknowledge(number, now);
+                queue.acknowledge(number);
             }
         }
         queue.released.clear();

@@ -5,7 +5,7 @@ use std::fmt;
 use hg_job::NodeMap;
 
 use super::Start;
-use crate::Options;
+use crate::{Options, queue::GATHERED};
 
 /// What one process needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,8 @@ pub struct Process {
     pub local_connections: u64,
     /// Connections to other nodes.
     pub network_connections: u64,
-    /// Most bytes of messages in the queues and on their way: queues x batches under way x target, or their bytes, if less.
+    /// Most bytes of messages in the queues and on their way: queues x (batches under way and one) x target (or 16 KiB, which
+    /// batches gather while they cannot leave), or their bytes, if less.
     pub bytes: u64,
     /// Most bytes of messages that others have sent and that wait here: in front of full queues, where this process is a relay, and
     /// for delivery.
@@ -100,8 +101,9 @@ impl Process {
         let own = u64::from(u64::from(node) % ranks == local);
         let (neighbours, network) = (ranks - 1, represented - own);
         let queue = |maxrpc: u32, bytes: usize, target: usize| {
-            let target = target.max(1) as u64;
-            (u64::from(maxrpc) * target).min(bytes as u64 + target)
+            // Of those under way the last one may go beyond the bytes, and one more loads.
+            let batch = target.max(GATHERED) as u64;
+            ((u64::from(maxrpc) + 1) * batch).min(bytes as u64 + 2 * batch)
         };
         let bytes = neighbours * queue(options.lomaxrpc, options.lomaxbytes, options.lobuftarget)
             + neighbours * queue(options.lrmaxrpc, options.lrmaxbytes, options.lrbuftarget)
