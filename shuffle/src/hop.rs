@@ -128,7 +128,6 @@ impl Hop {
     pub(crate) fn push(
         &self,
         message: &Message<'_>,
-        parent: Option<&Parent>,
         count: Option<&AtomicU64>,
     ) -> Result<Pushed, Gone> {
         let mut state = self.room.lock();
@@ -142,7 +141,7 @@ impl Hop {
             let lingers = state.queue.lingers();
             return Ok(Pushed { number, waits: false, lingers, leaves: false });
         }
-        Ok(self.push_otherwise(state, message, parent))
+        Ok(self.push_otherwise(state, message))
     }
 
     /// The first message of a batch, the last one, or one that waits.
@@ -151,12 +150,9 @@ impl Hop {
         &self,
         mut state: MutexGuard<'_, State<Queue<Parent>>>,
         message: &Message<'_>,
-        parent: Option<&Parent>,
     ) -> Pushed {
-        let number = state.queue.push(message, parent, Instant::now);
-        let overflows = parent.is_none()
-            && state.queue.has_last_waiting()
-            && self.shared.overflow.is_callback();
+        let number = state.queue.push(message, Instant::now);
+        let overflows = state.queue.has_last_waiting() && self.shared.overflow.is_callback();
         if overflows {
             let bytes = message.len() as u64;
             // Under the lock: what leaves is counted after what came.
@@ -173,6 +169,21 @@ impl Hop {
             self.wake(waiting);
         }
         Pushed { number, waits, lingers, leaves }
+    }
+
+    /// Puts in what has come in one batch for this hop, and sends what may leave; `run` is empty afterwards. Whether a batch is
+    /// left that is to leave after a while. `Err`: the hop has failed, and the messages were dropped: their origins count them
+    /// as in doubt.
+    pub(crate) fn push_run(&self, run: &mut Loaded, parent: &Parent) -> Result<bool, Gone> {
+        let mut state = self.room.lock();
+        if state.queue.is_failed() {
+            self.turned_away.fetch_add(run.messages.into(), Ordering::Relaxed);
+            run.clear(self.head);
+            return Err(Gone);
+        }
+        state.queue.push_run(run, parent, Instant::now);
+        drop(state);
+        Ok(self.pump())
     }
 
     /// Puts a whole batch of this rank's messages in, and sends what may leave; `sent` counts it, by destination. `Err`:
@@ -230,7 +241,7 @@ impl Hop {
             return Ok(None);
         }
         // Somebody else may have taken the room meanwhile: then it waits like any other, but its sender does not.
-        self.push(message, None, Some(count)).map(Some)
+        self.push(message, Some(count)).map(Some)
     }
 
     /// Sends off all that is here. What [`Queue::is_flushed`] is asked with.
@@ -376,12 +387,7 @@ impl Hop {
         self.room.lock().queue.own_dropped(to)
     }
 
-    /// A message that another rank sent was to go this way, but the next hop is gone.
-    pub(crate) fn note_turned_away(&self) {
-        self.turned_away.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Such messages.
+    /// Messages that other ranks sent were to go this way, but the next hop is gone.
     pub(crate) fn turned_away(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
     }

@@ -19,7 +19,13 @@ use hg::Answer;
 use hg_job::NodeMap;
 use rustc_hash::FxHashMap;
 
-use self::{arrivals::Arriving, blocked::Watch, failing::Failed, settle::Settled, side::Side};
+use self::{
+    arrivals::{Arriving, Sorting},
+    blocked::Watch,
+    failing::Failed,
+    settle::Settled,
+    side::Side,
+};
 use crate::{
     Error, Options,
     error::PANICKED,
@@ -58,6 +64,8 @@ pub(crate) struct Inner {
     in_flight: [Arc<AtomicU64>; 3],
     /// Threads that a sender limit holds back, by lane.
     held_back: [AtomicU32; 3],
+    /// Where batches that go on are sorted, by side.
+    sorting: [Mutex<Sorting>; 2],
     /// What each queue of each peer has sent.
     pub(crate) orders: FxHashMap<(u32, Lane), Arriving>,
     /// Answers that end when this shuffle does.
@@ -174,6 +182,7 @@ impl Inner {
             mail,
             in_flight: shared.map(|shared| shared.in_flight),
             held_back: Default::default(),
+            sorting: Default::default(),
             orders,
             watchers: Mutex::new(Watchers::Waiting(Vec::new())),
             watches: Mutex::new(0),
@@ -205,7 +214,7 @@ impl Inner {
             return self.push_own(&message, Some(&self.sent[to as usize])).map(|()| false);
         };
         self.wait_for_lane(hop.lane);
-        match hop.push(&message, None, Some(&self.sent[to as usize])) {
+        match hop.push(&message, Some(&self.sent[to as usize])) {
             Ok(pushed) => {
                 self.after_push(hop, pushed, true);
                 Ok(pushed.leaves)
@@ -270,7 +279,7 @@ impl Inner {
         self.broadcasts.fetch_add(1, Ordering::Relaxed);
         for hop in self.hops.iter().filter(|hop| hop.lane != Lane::Relay) {
             self.wait_for_lane(hop.lane);
-            let pushed = hop.push(&message, None, None).map_err(|Gone| self.error())?;
+            let pushed = hop.push(&message, None).map_err(|Gone| self.error())?;
             self.copies.fetch_add(1, Ordering::Relaxed);
             self.after_push(hop, pushed, true);
         }

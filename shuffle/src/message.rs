@@ -78,6 +78,11 @@ impl<'a> Messages<'a> {
     pub(crate) fn of(batch: &'a [u8]) -> Self {
         Self { rest: batch }
     }
+
+    /// What has not been read.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.rest
+    }
 }
 
 impl<'a> Iterator for Messages<'a> {

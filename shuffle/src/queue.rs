@@ -72,7 +72,7 @@ struct InFlight {
     bytes: u64,
 }
 
-/// A batch that a sender has filled by itself, behind the room that the queue was told of.
+/// Messages that were put together outside of the queue, behind the room that it was told of.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     pub(crate) bytes: Vec<u8>,
@@ -167,38 +167,61 @@ impl<P: Clone + PartialEq> Queue<P> {
         true
     }
 
-    /// Puts a message in; returns the number of its batch. `parent` is kept while the message waits.
+    /// Puts a message in; returns the number of its batch.
     #[inline]
-    pub(crate) fn push(
-        &mut self,
-        message: &Message<'_>,
-        parent: Option<&P>,
-        clock: impl Fn() -> Instant,
-    ) -> u64 {
-        let (target, room) = (self.target, self.room);
-        if self.unsent.back().is_none_or(|last| last.reaches(self.gathered, room)) {
+    pub(crate) fn push(&mut self, message: &Message<'_>, clock: impl Fn() -> Instant) -> u64 {
+        if self.takes_no_more() {
             let bytes = self.new_buffer();
             self.unsent.push_back(Batch::new(bytes));
         }
-        let loads = self.unsent.len() == 1;
-        self.counts.messages += 1;
-        let number = self.last_number();
         let batch = self.unsent.back_mut().expect("pushed above");
         message.write(&mut batch.bytes);
         batch.payload += message.bytes.len();
         batch.messages += 1;
-        if loads {
-            batch.load(clock, target, room);
-        } else {
-            self.counts.waits += 1;
-            if let Some(parent) = parent
-                && batch.parents.last() != Some(parent)
-            {
-                batch.parents.push(parent.clone());
-            }
-            self.counts.waiting_max = self.counts.waiting_max.max(self.unsent.len() as u64);
+        self.note_pushed(1, None, clock);
+        self.last_number()
+    }
+
+    /// Puts messages in that came together, and empties their buffer, or puts another one in its place: long ones are not
+    /// copied. `parent` is kept while they wait.
+    pub(crate) fn push_run(&mut self, run: &mut Loaded, parent: &P, clock: impl Fn() -> Instant) {
+        let Loaded { payload, messages, .. } = *run;
+        let is_long = reaches((payload, run.bytes.len() - self.room), self.gathered);
+        if is_long || self.takes_no_more() {
+            let bytes = std::mem::take(&mut run.bytes);
+            self.unsent.push_back(Batch { payload, messages, ..Batch::new(bytes) });
+            run.bytes = self.new_buffer();
+            // What lies before a long one waits for no more.
+            self.urgent = self.urgent.max(self.last_number());
+        } else if let Some(batch) = self.unsent.back_mut() {
+            batch.bytes.extend_from_slice(&run.bytes[self.room..]);
+            batch.payload += payload;
+            batch.messages += messages;
         }
-        number
+        run.clear(self.room);
+        self.note_pushed(messages, Some(parent), clock);
+    }
+
+    /// Whether what comes next begins another batch.
+    fn takes_no_more(&self) -> bool {
+        self.unsent.back().is_none_or(|last| last.reaches(self.gathered, self.room))
+    }
+
+    /// So many messages were put into the last batch.
+    fn note_pushed(&mut self, messages: u32, parent: Option<&P>, clock: impl Fn() -> Instant) {
+        self.counts.messages += u64::from(messages);
+        let (target, room, batches) = (self.target, self.room, self.unsent.len());
+        let Some(batch) = self.unsent.back_mut() else { return };
+        if batches == 1 {
+            return batch.load(clock, target, room);
+        }
+        self.counts.waits += u64::from(messages);
+        self.counts.waiting_max = self.counts.waiting_max.max(batches as u64);
+        if let Some(parent) = parent
+            && batch.parents.last() != Some(parent)
+        {
+            batch.parents.push(parent.clone());
+        }
     }
 
     /// Puts a whole batch in, which waits for no more messages, nor do those before it; returns its number.
@@ -422,6 +445,22 @@ impl<P: Clone + PartialEq> Queue<P> {
             self.departed += std::mem::take(&mut front.overflow);
             front.load(clock, self.target, self.room);
         }
+    }
+}
+
+impl Loaded {
+    /// Takes all messages out, behind so many bytes.
+    pub(crate) fn clear(&mut self, room: usize) {
+        self.bytes.truncate(room);
+        (self.payload, self.messages) = (0, 0);
+    }
+
+    /// Puts a message in.
+    #[inline]
+    pub(crate) fn push(&mut self, message: &Message<'_>) {
+        message.write(&mut self.bytes);
+        self.payload += message.bytes.len();
+        self.messages += 1;
     }
 }
 

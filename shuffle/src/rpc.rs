@@ -3,7 +3,7 @@
 use hg::CallError;
 use serde::{Deserialize, Serialize};
 
-use crate::{Hop, route::Came};
+use crate::{Hop, message::Malformed, route::Came};
 
 /// Which shuffle.
 pub(crate) type Id = [u64; 2];
@@ -66,6 +66,12 @@ pub(crate) enum Refused {
     OutOfOrder,
     #[error("it has closed the shuffle")]
     Closed,
+}
+
+impl std::convert::From<Malformed> for Refused {
+    fn from(_: Malformed) -> Self {
+        Self::Malformed
+    }
 }
 
 /// Why a rank failed, in words of ranks and messages: how they travel is nobody's business who reads it.

@@ -94,9 +94,7 @@ impl<'s> Sender<'s> {
         }
         let loading = &mut self.loading[at];
         let message = Message { kind, source: inner.routes.me(), to, bytes };
-        message.write(&mut loading.batch.bytes);
-        loading.batch.payload += bytes.len();
-        loading.batch.messages += 1;
+        loading.batch.push(&message);
         if loading.is_full() { self.hand_over_with(at, &message) } else { Ok(()) }
     }
 

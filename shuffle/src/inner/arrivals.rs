@@ -10,12 +10,13 @@ use hg::Answer;
 use super::{HERE, Inner};
 use crate::{
     MAXRPC_MAX,
-    hop::{Gone, Hop},
+    hop::Hop,
     inbox::Chunk,
     lock::locked,
     message::{Message, Messages},
     order::{Order, Place},
     parent::{Parent, Receipt},
+    queue::Loaded,
     rpc::{Lane, Refused, batch},
 };
 
@@ -84,118 +85,164 @@ impl Inner {
 
     /// Puts the messages of a batch where they go next; none of them before all were looked at. How many those were.
     fn take_in(&self, lane: Lane, bytes: &[u8], answer: Answer<batch>) -> u64 {
-        let (messages, mine) = match self.look_at(lane, bytes) {
-            Ok(looked) => looked,
+        let mut rest = Messages::of(bytes);
+        let mine = match self.mine(lane, &mut rest) {
+            Ok(mine) => mine,
             Err(refused) => {
                 answer.send(Err(refused));
                 return 0;
             }
         };
-        let Some(mine) = mine else {
-            self.pass_all_on(lane, bytes, &Parent::new(answer), None);
-            return messages;
-        };
-        if mine.is_all && self.mail.deliver_now(bytes, mine.messages) {
-            drop(Receipt::of_all(answer));
-            return messages;
+        if rest.bytes().is_empty() {
+            self.take_all_in(bytes, mine, answer);
+            return u64::from(mine);
         }
-        if mine.is_all && bytes.len() <= SHORT {
-            self.mail.push_short((bytes, mine.messages), Receipt::of_all(answer));
-            return messages;
+        let (own, _) = bytes.split_at(bytes.len() - rest.bytes().len());
+        let mut sorting = locked(&self.sorting[usize::from(lane == Lane::Network)]);
+        sorting.own.extend_from_slice(own);
+        sorting.mine = mine;
+        if let Err(refused) = self.sort(lane, rest, &mut sorting) {
+            sorting.clear(&self.hops);
+            drop(sorting);
+            answer.send(Err(refused));
+            return 0;
         }
-        let mut own = self.mail.buffer();
-        let receipt = if mine.is_all {
-            own.extend_from_slice(bytes);
-            Receipt::of_all(answer)
-        } else {
-            let parent = Parent::new(answer);
-            self.pass_all_on(lane, bytes, &parent, Some(&mut own));
-            Receipt::share(parent)
-        };
-        self.mail.push_chunk(Chunk { bytes: own, messages: mine.messages }, receipt);
+        let (messages, parent) = (sorting.messages, Parent::new(answer));
+        self.pass_on(&mut sorting, &parent);
+        drop(sorting);
         messages
     }
 
-    /// What of a batch is for other ranks goes on; what is for this one, to `own`.
-    fn pass_all_on(
-        &self,
-        lane: Lane,
-        bytes: &[u8],
-        parent: &Parent,
-        mut own: Option<&mut Vec<u8>>,
-    ) {
-        for message in Messages::of(bytes).flatten() {
-            self.pass_on(lane, &message, parent, own.as_deref_mut());
+    /// A batch that is for this rank alone.
+    fn take_all_in(&self, bytes: &[u8], messages: u32, answer: Answer<batch>) {
+        if self.mail.deliver_now(bytes, messages) {
+            drop(Receipt::of_all(answer));
+        } else if bytes.len() <= SHORT {
+            self.mail.push_short((bytes, messages), Receipt::of_all(answer));
+        } else {
+            let mut own = self.mail.buffer();
+            own.extend_from_slice(bytes);
+            self.mail.push_chunk(Chunk { bytes: own, messages }, Receipt::of_all(answer));
         }
     }
 
-    /// How many messages a batch holds, and what of it is for this rank.
-    fn look_at(&self, lane: Lane, bytes: &[u8]) -> Result<(u64, Option<Mine>), Refused> {
-        let (mut messages, mut mine, mut others) = (0, 0, false);
-        for message in Messages::of(bytes) {
-            let message = message.map_err(|_| Refused::Malformed)?;
-            messages += 1;
-            if message.source >= self.routes.map().size() {
-                return Err(Refused::Misrouted);
-            }
-            if message.is_broadcast() {
-                mine += 1;
-                others |= lane != Lane::Relay;
-            } else {
-                match self.onward(lane, message.to) {
-                    Some(HERE) => mine += 1,
-                    Some(_) => others = true,
-                    None => return Err(Refused::Misrouted),
+    /// How many messages at the beginning are for this rank alone; `rest` begins behind them.
+    fn mine(&self, lane: Lane, rest: &mut Messages<'_>) -> Result<u32, Refused> {
+        let mut mine = 0;
+        loop {
+            let before = rest.clone();
+            match rest.next() {
+                Some(message) if self.onward_of(lane, &message?)? == HERE => mine += 1,
+                None => return Ok(mine),
+                Some(_) => {
+                    *rest = before;
+                    return Ok(mine);
                 }
             }
         }
-        Ok((messages, (mine > 0).then_some(Mine { messages: mine, is_all: !others })))
     }
 
-    fn pass_on(
-        &self,
-        lane: Lane,
-        message: &Message<'_>,
-        parent: &Parent,
-        own: Option<&mut Vec<u8>>,
-    ) {
+    /// Puts messages where those are that go the same way.
+    fn sort(&self, lane: Lane, rest: Messages<'_>, to: &mut Sorting) -> Result<(), Refused> {
+        to.messages = to.mine.into();
+        for message in rest {
+            let message = message?;
+            to.messages += 1;
+            match self.onward_of(lane, &message)? {
+                HERE => to.push_own(&message),
+                EVERYWHERE => {
+                    to.push_own(&message);
+                    let onward = if lane == Lane::Origin { Lane::Network } else { Lane::Relay };
+                    let hops = (0..).zip(&self.hops).filter(|(_, hop)| hop.lane == onward);
+                    for (at, hop) in hops {
+                        to.copies += 1;
+                        to.push(at, hop, &message);
+                    }
+                }
+                at => to.push(at as usize, &self.hops[at as usize], &message),
+            }
+        }
+        Ok(())
+    }
+
+    /// The index of the next hop, [`HERE`] or [`EVERYWHERE`]; `Err`: the message must not have come this way.
+    #[inline]
+    fn onward_of(&self, lane: Lane, message: &Message<'_>) -> Result<u32, Refused> {
+        if message.source >= self.routes.map().size() {
+            return Err(Refused::Misrouted);
+        }
         if message.is_broadcast() {
-            if let Some(own) = own {
-                message.write(own);
-            }
-            let onward = match lane {
-                Lane::Origin => Lane::Network,
-                Lane::Network => Lane::Relay,
-                Lane::Relay => return,
-            };
-            for hop in self.hops.iter().filter(|hop| hop.lane == onward) {
-                self.copies.fetch_add(1, Ordering::Relaxed);
-                self.relay(hop, message, parent);
-            }
-            return;
+            return Ok(if lane == Lane::Relay { HERE } else { EVERYWHERE });
         }
-        let onward = self.onward(lane, message.to).unwrap_or(HERE);
-        match self.hops.get(onward as usize) {
-            Some(hop) => self.relay(hop, message, parent),
-            None => own.into_iter().for_each(|own| message.write(own)),
-        }
+        self.onward(lane, message.to).ok_or(Refused::Misrouted)
     }
 
-    fn relay(&self, hop: &Hop, message: &Message<'_>, parent: &Parent) {
-        match hop.push(message, Some(parent), None) {
-            Ok(pushed) => self.after_push(hop, pushed, false),
-            // To a rank that has failed: its origin counts it as in doubt.
-            Err(Gone) => hop.note_turned_away(),
+    /// Hands on what was sorted: a lock for each hop, not for each message.
+    fn pass_on(&self, sorted: &mut Sorting, parent: &Parent) {
+        self.copies.fetch_add(std::mem::take(&mut sorted.copies), Ordering::Relaxed);
+        for at in sorted.used.drain(..) {
+            let hop = &self.hops[at];
+            // To a rank that has failed: the hop counts it.
+            if hop.push_run(&mut sorted.runs[at], parent) == Ok(true) {
+                self.linger.arm();
+            }
+        }
+        let messages = std::mem::take(&mut sorted.mine);
+        if messages > 0 {
+            let bytes = std::mem::replace(&mut sorted.own, self.mail.buffer());
+            self.mail.push_chunk(Chunk { bytes, messages }, Receipt::share(parent.clone()));
         }
     }
 }
 
-/// What of a batch is for this rank.
-#[derive(Debug, Clone, Copy)]
-struct Mine {
-    messages: u32,
-    is_all: bool,
+/// The messages of a batch, by where they go next. Empty in between.
+#[derive(Debug, Default)]
+pub(crate) struct Sorting {
+    /// By hop, behind the head of that one.
+    runs: Vec<Loaded>,
+    /// Which of them have any.
+    used: Vec<usize>,
+    /// Those for this rank.
+    own: Vec<u8>,
+    mine: u32,
+    /// All of them.
+    messages: u64,
+    /// Copies of broadcasts.
+    copies: u64,
 }
+
+impl Sorting {
+    #[inline]
+    fn push(&mut self, at: usize, hop: &Hop, message: &Message<'_>) {
+        if self.runs.len() <= at {
+            self.runs.resize_with(at + 1, Loaded::default);
+        }
+        let run = &mut self.runs[at];
+        if run.messages == 0 {
+            run.bytes.resize(hop.head(), 0);
+            self.used.push(at);
+        }
+        run.push(message);
+    }
+
+    #[inline]
+    fn push_own(&mut self, message: &Message<'_>) {
+        message.write(&mut self.own);
+        self.mine += 1;
+    }
+
+    /// Forgets a batch that is refused.
+    fn clear(&mut self, hops: &[Hop]) {
+        for at in self.used.drain(..) {
+            self.runs[at].clear(hops[at].head());
+        }
+        self.own.clear();
+        (self.mine, self.copies) = (0, 0);
+    }
+}
+
+/// In place of a hop: this rank, and all that a broadcast goes on to.
+const EVERYWHERE: u32 = HERE - 1;
 
 /// Bytes up to which a batch is put behind others, under the lock of deliveries.
 const SHORT: usize = 1 << 10;

@@ -70,7 +70,7 @@ proptest! {
             way.acknowledge(clock);
             way.send(clock);
             while !way.queue.would_wait() {
-                way.queue.push(&message(1), None, now);
+                way.queue.push(&message(1), now);
                 way.send(clock);
             }
         }
@@ -115,7 +115,7 @@ proptest! {
                     let parent = Rc::new(batch.number);
                     for message in Messages::of(&batch.bytes).map(Result::unwrap) {
                         let way = &mut onward[message.to as usize];
-                        way.queue.push(&message, Some(&parent), now);
+                        way.queue.push_from(&message, &parent);
                         way.send(clock);
                     }
                     pending.insert(batch.number, parent);
@@ -123,7 +123,7 @@ proptest! {
                 if into.would_wait() {
                     break;
                 }
-                into.push(&message(u32::from(sent % share != 0)), None, now);
+                into.push(&message(u32::from(sent % share != 0)), now);
                 sent += 1;
             }
         }

@@ -11,6 +11,21 @@ fn message(bytes: &[u8]) -> Message<'_> {
     Message { kind: 0, source: 0, to: 1, bytes }
 }
 
+impl<P: Clone + PartialEq> Queue<P> {
+    /// One message that came in a batch.
+    pub(super) fn push_from(&mut self, message: &Message<'_>, parent: &P) -> u64 {
+        self.push_some_from(&[*message], parent)
+    }
+
+    /// Several of them.
+    fn push_some_from(&mut self, messages: &[Message<'_>], parent: &P) -> u64 {
+        let mut run = Loaded { bytes: vec![0; self.room], ..Loaded::default() };
+        messages.iter().for_each(|message| run.push(message));
+        self.push_run(&mut run, parent, Instant::now);
+        self.last_number()
+    }
+}
+
 fn payloads(batch: &Outgoing) -> Vec<Vec<u8>> {
     Messages::of(&batch.bytes).map(|message| message.unwrap().bytes.to_vec()).collect()
 }
@@ -19,9 +34,9 @@ fn payloads(batch: &Outgoing) -> Vec<Vec<u8>> {
 fn a_batch_leaves_when_it_is_full_and_the_target_may_be_exceeded_by_one_message() {
     let now = Instant::now;
     let mut queue = Queue::<u32>::new(2, 100);
-    assert_eq!(queue.push(&message(&[1; 60]), None, now), 0);
+    assert_eq!(queue.push(&message(&[1; 60]), now), 0);
     assert_eq!(queue.poll_batch(now), None);
-    assert_eq!(queue.push(&message(&[2; 60]), None, now), 0);
+    assert_eq!(queue.push(&message(&[2; 60]), now), 0);
     let batch = queue.poll_batch(now).unwrap();
     assert_eq!((batch.number, batch.messages), (0, 2));
     assert_eq!(queue.poll_batch(now), None);
@@ -32,13 +47,13 @@ fn messages_without_bytes_leave_alone_and_in_batches() {
     let now = Instant::now;
     for target in [0, 1] {
         let mut queue = Queue::<u32>::new(1, target);
-        queue.push(&message(b""), None, now);
+        queue.push(&message(b""), now);
         assert_eq!(queue.poll_batch(now).unwrap().messages, 1);
     }
     let mut queue = Queue::<u32>::new(1, 64);
     for _ in 0..8 {
         assert_eq!(queue.poll_batch(now), None);
-        queue.push(&message(b""), None, now);
+        queue.push(&message(b""), now);
     }
     assert_eq!(queue.poll_batch(now).unwrap().messages, 8, "heads count as well");
 }
@@ -49,16 +64,16 @@ fn messages_that_leave_alone_share_a_batch_while_they_wait_for_one_another() {
     let mut queue = Queue::<u32>::new(2, 0);
     let mut left = 0;
     for number in 0..5 {
-        queue.push(&message(b"x"), None, now);
+        queue.push(&message(b"x"), now);
         assert!(queue.has_left(number.min(2)) && !queue.would_wait());
         left += queue.poll_batch(now).map_or(0, |batch| batch.messages);
     }
     assert_eq!((left, queue.in_flight()), (2, 2));
     queue.acknowledge(0);
     assert_eq!(queue.poll_batch(now).map(|batch| batch.messages), Some(3));
-    queue.push(&message(&[0; GATHERED]), Some(&7), now);
+    queue.push_from(&message(&[0; GATHERED]), &7);
     assert!(queue.would_wait(), "as many bytes as are gathered");
-    assert_eq!(queue.push(&message(b"y"), Some(&8), now), 4);
+    assert_eq!(queue.push_from(&message(b"y"), &8), 4);
     assert!(!queue.has_left(4));
     queue.acknowledge(1);
     assert_eq!(queue.poll_batch(now).map(|batch| batch.messages), Some(1));
@@ -70,12 +85,12 @@ fn a_partial_batch_leaves_by_a_flush_or_after_lingering() {
     let (begin, linger) = (Instant::now(), Duration::from_millis(5));
     let now = || begin;
     let mut queue = Queue::<u32>::new(1, 100);
-    queue.push(&message(b"a"), None, now);
+    queue.push(&message(b"a"), now);
     assert_eq!(queue.handle_timeout(begin, linger), Some(begin + linger));
     assert_eq!(queue.poll_batch(now), None);
     assert_eq!(queue.handle_timeout(begin + linger, linger), None);
     assert_eq!(queue.poll_batch(now).unwrap().number, 0);
-    queue.push(&message(b"b"), None, now);
+    queue.push(&message(b"b"), now);
     let mark = queue.flush();
     assert_eq!(queue.poll_batch(now), None, "one is under way");
     queue.acknowledge(0);
@@ -84,7 +99,7 @@ fn a_partial_batch_leaves_by_a_flush_or_after_lingering() {
     assert!(!queue.is_flushed(mark));
     queue.acknowledge(1);
     assert!(queue.is_flushed(mark));
-    queue.push(&message(b"c"), None, now);
+    queue.push(&message(b"c"), now);
     assert!(queue.is_flushed(mark), "what comes later is not waited for");
 }
 
@@ -93,7 +108,7 @@ fn what_a_failed_hop_has_not_acknowledged_is_counted_and_its_parents_are_release
     let now = Instant::now;
     let mut queue = Queue::new(1, 0);
     for parent in 0..4 {
-        queue.push(&message(&[0; GATHERED]), Some(&parent), now);
+        queue.push_from(&message(&[0; GATHERED]), &parent);
         assert_eq!(queue.poll_batch(now).is_some(), parent == 0);
     }
     queue.fail(0);
@@ -109,7 +124,7 @@ fn what_a_closed_queue_has_sent_is_acknowledged_or_refused_and_nothing_else_is_t
     let now = Instant::now;
     let mut queue = Queue::<u32>::new(3, 0);
     for _ in 0..5 {
-        queue.push(&message(b"x"), None, now);
+        queue.push(&message(b"x"), now);
         queue.poll_batch(now);
     }
     queue.close(7);
@@ -140,12 +155,12 @@ proptest! {
             let [short, long] = &mut queues;
             if let Step::Push { len, .. } = step {
                 let message = message(&bytes[..len]);
-                let number = long.push(&message, None, now);
+                let number = long.push(&message, now);
                 if short.push_loading(&message) {
                     prop_assert_eq!((short.first(), short.has_left(number)), (number, true));
                     prop_assert_eq!(short.poll_batch(now), None);
                 } else {
-                    prop_assert_eq!(short.push(&message, None, now), number);
+                    prop_assert_eq!(short.push(&message, now), number);
                 }
             }
             match step {
@@ -217,10 +232,11 @@ proptest! {
             match step {
                 Step::Push { len, parent } => {
                     let bytes = vec![u8::try_from(pushed.len() % 256).unwrap(); len];
-                    let number = queue.push(&message(&bytes), Some(&parents[usize::from(parent)]), now);
+                    let run = vec![message(&bytes); 1 + len % 3];
+                    let number = queue.push_some_from(&run, &parents[usize::from(parent)]);
                     let holds = Rc::strong_count(&parents[usize::from(parent)]) > 1;
                     prop_assert!(queue.has_left(number) || holds, "a waiting message's parent is kept");
-                    pushed.push(bytes);
+                    pushed.extend(run.iter().map(|message| message.bytes.to_vec()));
                 }
                 Step::Poll => take(&mut queue, &mut under_way),
                 Step::Acknowledge(at) if !under_way.is_empty() => {
