@@ -120,17 +120,23 @@ impl Simulation {
 
     /// Each rank gives a value to its peers.
     pub fn exchange(&mut self, value: &[u8], peers: impl Fn(u32) -> Vec<u32>) {
+        let value: Arc<[u8]> = value.into();
         for rank in 0..self.size {
-            let letter = Letter { from: rank, to: Run::of(&peers(rank)), value: value.into() };
+            let letter =
+                Letter { from: rank, to: Run::of(&peers(rank)), value: Arc::clone(&value) };
             let post = Post { channel: "shuffle.x".to_owned(), number: 0, letters: vec![letter] };
             self.say(rank, self.parents[rank as usize], Up::Post(post));
-            // The ranks of one hub speak at about the same time; what they say goes on before others do.
-            if !self.hubs.contains_key(&(rank + 1)) {
-                continue;
+            // Ranks that are near to one another speak at about the same time; what they say goes on before others do.
+            if self.heads_hubs(rank + 1) {
+                self.settle();
             }
-            self.settle();
         }
         self.settle();
+    }
+
+    /// Whether it has a hub that others with hubs are connected to: the next rank is the first of those.
+    fn heads_hubs(&self, rank: u32) -> bool {
+        [rank, rank + 1].iter().all(|rank| self.hubs.contains_key(rank))
     }
 
     /// What each rank has had to do with.
@@ -190,7 +196,7 @@ impl Simulation {
 
     fn settle(&mut self) {
         while !self.to_hubs.is_empty() {
-            let at = usize::from(self.draw() % 64) % self.to_hubs.len();
+            let at = usize::from(self.draw() % 16) % self.to_hubs.len();
             // Frames of one connection stay in order.
             let (to, origin) = (self.to_hubs[at].0, self.to_hubs[at].1.origin());
             let is_same = |one: &(u32, Message, usize)| one.0 == to && one.1.origin() == origin;
@@ -206,7 +212,7 @@ impl Simulation {
         let is_well = match message {
             Message::FromChild(_, Up::Hello(hello)) => hub.handle_hello(hello).is_ok(),
             Message::FromChild(rank, up) => hub.handle(rank, up).is_ok(),
-            Message::FromAbove(down) => hub.handle_above(Down::clone(&down)).is_ok(),
+            Message::FromAbove(down) => hub.handle_above(Arc::unwrap_or_clone(down)).is_ok(),
         };
         assert!(is_well, "hubs and ranks of this project know how to behave");
         self.carry_out(at);

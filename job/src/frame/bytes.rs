@@ -3,12 +3,17 @@
 use super::{CHANNEL_MAX, Garbage};
 use crate::node_map::RANKS_MAX;
 
+/// Bytes of most frames: they are written in one piece of memory.
+const SHORT: usize = 128;
+
 /// Writes a frame.
 pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
     pub(super) fn new() -> Self {
-        Self(vec![0; 4])
+        let mut bytes = Vec::with_capacity(SHORT);
+        bytes.extend_from_slice(&[0; 4]);
+        Self(bytes)
     }
 
     pub(super) fn u8(&mut self, number: u8) -> &mut Self {

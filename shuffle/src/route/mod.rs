@@ -150,10 +150,15 @@ impl Routes {
     /// its own towards. They are connected to it as well.
     #[must_use]
     pub fn peers(&self) -> Vec<u32> {
-        let others = self.represented().map(|node| self.counterpart(node));
-        let mut peers: Vec<u32> = self.neighbours().chain(others).collect();
+        let mut peers: Vec<u32> = self.unsorted_peers().collect();
         peers.sort_unstable();
         peers
+    }
+
+    /// The same in the order in which they are found.
+    fn unsorted_peers(&self) -> impl Iterator<Item = u32> + '_ {
+        let others = self.represented().map(|node| self.counterpart(node));
+        self.neighbours().chain(others)
     }
 
     /// The rank of this node that represents it towards `node`.

@@ -44,16 +44,19 @@ impl Start {
     pub fn of(map: &Arc<NodeMap>, rank: u32) -> Self {
         let (ranks, parts) = headed(rank, map.size());
         let below = parts.get(1..).unwrap_or_default();
-        let peers = |rank: u32| Routes::new(Arc::clone(map), rank).peers();
+        let routes = |rank: u32| Routes::new(Arc::clone(map), rank);
         let mut marks = vec![0_u32; map.size() as usize];
         let mut passed_on = 0;
         for (mark, part) in (1..).zip(below) {
             // What a part gets: the addresses of all peers of its ranks but their own.
             let others = map.size() as usize - part.len();
             let mut wanted = 0;
-            for peer in part.clone().flat_map(peers).filter(|peer| !part.contains(peer)) {
-                let is_new = std::mem::replace(&mut marks[peer as usize], mark) != mark;
-                wanted += usize::from(is_new);
+            for rank in part.clone() {
+                let routes = routes(rank);
+                for peer in routes.unsorted_peers().filter(|peer| !part.contains(peer)) {
+                    let is_new = std::mem::replace(&mut marks[peer as usize], mark) != mark;
+                    wanted += usize::from(is_new);
+                }
                 if wanted == others {
                     break;
                 }
@@ -62,7 +65,8 @@ impl Start {
         }
         let is_hub = !below.is_empty();
         if is_hub && rank > 0 {
-            let leaves = |own: &u32| peers(*own).iter().any(|peer| !ranks.contains(peer));
+            let leaves =
+                |own: &u32| routes(*own).unsorted_peers().any(|peer| !ranks.contains(&peer));
             passed_on += ranks.clone().filter(leaves).count() as u64;
         }
         Self { connections: below.len() as u64 + u64::from(rank > 0), passed_on }

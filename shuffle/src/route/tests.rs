@@ -153,3 +153,17 @@ fn the_simulated_start_counts_what_the_plan_says() {
     assert_eq!(most, Some(planned.passed_on));
     assert!(planned.connections <= u64::from(hg_job::SOCKETS_MAX));
 }
+
+/// Whom a node meets in others goes by its number modulo their ranks: those of consecutive nodes are all different.
+#[test]
+fn a_tree_of_nodes_that_meet_the_same_ranks_passes_on_a_fraction() {
+    let (nodes, ranks) = (512, 16);
+    let consecutive: Vec<u32> = (0..nodes).collect();
+    let mut grouped = consecutive.clone();
+    grouped.sort_by_key(|node| (node % ranks, *node));
+    let passed_on = [consecutive, grouped].map(|nodes| {
+        let node_of = nodes.into_iter().flat_map(|node| (0..ranks).map(move |_| node)).collect();
+        Start::new(&NodeMap::new(node_of).unwrap()).passed_on
+    });
+    assert!(passed_on[0] > 2 * passed_on[1], "{passed_on:?}");
+}
