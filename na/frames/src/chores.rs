@@ -87,7 +87,7 @@ impl<T: Transport> FramedContext<T> {
         if let Err(why) = transport.admits(&lifeline) {
             return self.not_connected(peer, GoneReason::Refused(why.into()), now);
         }
-        match transport.introduce(place, &mut connection.route) {
+        match transport.introduce(place, &mut connection.route, lifeline.ip) {
             Ok(hello) => lifeline.say(&Record::Hello(hello)),
             Err(error) => {
                 let reason = GoneReason::Exhausted(error.to_string().into());
@@ -213,7 +213,9 @@ impl<T: Transport> FramedContext<T> {
         self.no_stranger(place);
         let Self { links, transport, .. } = self;
         let Some(link) = links.at(place) else { return };
-        match transport.introduce(place, &mut link.way.own.route) {
+        let connection = &mut link.way.own;
+        let ip = connection.lifeline.as_ref().and_then(|it| it.ip);
+        match transport.introduce(place, &mut connection.route, ip) {
             Ok(own) => self.say(place, &Record::Welcome(own)),
             Err(error) => {
                 self.refuse(place, &error.to_string());
@@ -283,7 +285,9 @@ impl<T: Transport> FramedContext<T> {
                 self.must_ask = true;
                 self.drain(place, T::unreachable(fault), None, Instant::now());
             }
-            Some(Phase::Awaiting) => self.end_now(place, T::unreachable(fault)),
+            Some(Phase::Awaiting | Phase::Connecting { .. }) => {
+                self.end_now(place, T::unreachable(fault));
+            }
             _ => {}
         }
     }

@@ -1,6 +1,6 @@
 //! One context: its state, its rounds, and what a plugin has of its own: how its endpoint is made known, polled, waited on and closed.
 
-use std::{collections::BTreeSet, fmt, hash::Hash, io, mem, sync::Arc, time::Instant};
+use std::{collections::BTreeSet, fmt, hash::Hash, io, mem, net::IpAddr, sync::Arc, time::Instant};
 
 use hg_na::{Address, Completion, Error, GoneReason, Peer, Waiter as _};
 use hg_na_link::{
@@ -77,11 +77,16 @@ pub trait Transport: Carrier<Own = Connection<Self::Route>> + Send + Sized + 'st
         Ok(())
     }
 
-    /// What the other end of the connection of a place is told of this one; made when it is asked for first.
+    /// What the other end of the connection of a place, at this address, is told of this one; made when it is asked for first.
     ///
     /// # Errors
     /// What it needs cannot be had.
-    fn introduce(&mut self, place: u32, route: &mut Self::Route) -> Result<Self::Hello, Error>;
+    fn introduce(
+        &mut self,
+        place: u32,
+        route: &mut Self::Route,
+        ip: Option<IpAddr>,
+    ) -> Result<Self::Hello, Error>;
 
     /// The other end has introduced itself: from now on frames find their way to it.
     ///
@@ -207,7 +212,7 @@ impl<T: Transport> FramedContext<T> {
     pub fn new(
         common: Arc<Common>,
         (id, address): (u8, Address),
-        (transport, waiter): (T, FramesWaiter),
+        (transport, waiter): (T, Arc<FramesWaiter>),
         listener: Listener,
     ) -> Result<Self, Error> {
         if common.listen {
@@ -218,7 +223,7 @@ impl<T: Transport> FramedContext<T> {
             id,
             address,
             transport,
-            waiter: Arc::new(waiter),
+            waiter,
             listener: Some(listener),
             links: Links::new(0, LIMITS),
             strangers: Strangers::default(),

@@ -2,6 +2,7 @@
 
 use std::{
     io, mem,
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -300,7 +301,12 @@ impl Transport for Ofi {
         }
     }
 
-    fn introduce(&mut self, place: u32, route: &mut Route) -> Result<Greeting, Error> {
+    fn introduce(
+        &mut self,
+        place: u32,
+        route: &mut Route,
+        _ip: Option<IpAddr>,
+    ) -> Result<Greeting, Error> {
         let (link, key, provider) = (place, route.key, self.shared.speech());
         let endpoint = self.endpoint();
         let frame = u32::try_from(endpoint.frame_size()).expect("frames are short");

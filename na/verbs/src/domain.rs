@@ -5,14 +5,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Region, Rights};
+use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Region, Rights, Waiter};
 use hg_na_frames::{Common, FramesWaiter, Listener, Place};
 use hg_na_parts::regions::ServedRegion;
 use rdma_core_sys as sys;
 
 use crate::{
     address::Asked,
-    card::{Device, Endpoint},
+    card::{Desk, Device, Hub},
     settings::Settings,
     shared::Shared,
     transport::{Verbs, VerbsContext},
@@ -43,21 +43,22 @@ impl VerbsDomain {
             ))
         })?;
         let listener = listen((ip, asked.port), options.listen, url)?;
-        let endpoint = Endpoint::open(&device, settings.signal_every)?;
+        let hub = Hub::open(&device, (settings.signal_every, settings.shares))?;
         Ok(Self(Arc::new(Shared {
             common: Arc::new(Common::new(settings.bounds, true, options.listen)?),
             signal_every: settings.signal_every,
             device,
+            hub: settings.shares.then(|| Mutex::new(Arc::downgrade(&hub))),
             home: bound(&listener)?,
-            first: Mutex::new(Some((endpoint, listener))),
+            first: Mutex::new(Some((hub, listener))),
         })))
     }
 
-    fn endpoint(&self, id: u8) -> Result<(Endpoint, Listener), Error> {
+    fn parts(&self, id: u8) -> Result<(Arc<Hub>, Listener), Error> {
         let shared = &self.0;
         let place = (shared.ip(), if id == 0 { shared.home.port() } else { 0 });
         let listener = listen(place, shared.common.listen, &shared.address(place.into())?)?;
-        Ok((Endpoint::open(&shared.device, shared.signal_every)?, listener))
+        Ok((shared.hub()?, listener))
     }
 }
 
@@ -94,10 +95,12 @@ impl Domain for VerbsDomain {
             0 => shared.first.lock().unwrap_or_else(PoisonError::into_inner).take(),
             _ => None,
         };
-        let (endpoint, listener) = kept.map_or_else(|| self.endpoint(id), Ok)?;
+        let (hub, listener) = kept.map_or_else(|| self.parts(id), Ok)?;
         let address = shared.address(bound(&listener)?)?;
-        let waiter = FramesWaiter::new(Arc::clone(&shared.common.guard), &[endpoint.fd()], true)?;
-        let transport = Verbs::new(Arc::clone(shared), endpoint);
+        let waiter = FramesWaiter::new(Arc::clone(&shared.common.guard), &[hub.fd()], true)?;
+        let waiter = Arc::new(waiter);
+        let desk = Desk::new(Arc::clone(&waiter) as Arc<dyn Waiter>);
+        let transport = Verbs::new(Arc::clone(shared), (hub, desk));
         let common = Arc::clone(&shared.common);
         let context = VerbsContext::new(common, (id, address), (transport, waiter), listener)?;
         ids.opened(id);

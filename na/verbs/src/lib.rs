@@ -20,10 +20,12 @@
 //! | `silence-bound-ms` | bound for noticing a peer that is cut off (30,000; 3,000 at least) |
 //! | `max-peers` | connections of one context (65,536) |
 //! | `signal-every` | one in so many posts of a queue pair asks for its completion (32); 1: each |
+//! | `queue-pairs` | `own`: one for each connection of two contexts; one for each pair of processes (`shared`) |
 //! | `rma` | `off`: put and get travel in messages (`on`) |
 //!
 //! # Threads
-//! As `hg_na` says. Each context has completion queue, receive queue and queue pairs of its own.
+//! As `hg_na` says. The contexts of a domain share queue pairs, completion queue and receive queue, without waiting for each other; with
+//! `queue-pairs=own` each has its own.
 //!
 //! # Cleanup
 //! Dropping a context says goodbye to its peers and frees all that it has of the card; the library stays loaded.
@@ -33,15 +35,20 @@
 //! |---|---|---|
 //! | `device` | for tests that need a card only | no |
 
+#![cfg(not(loom))] // A model compiles the files that it needs.
+
 mod address;
+mod bell;
 #[expect(unsafe_code, reason = "calls into a C library")]
 mod card;
 mod domain;
 mod plugin;
 mod settings;
 mod shared;
+mod sharing;
 mod signals;
 mod transport;
+mod turn;
 mod wire;
 
 pub use plugin::VerbsPlugin;

@@ -9,10 +9,13 @@ use hg_na_frames::{
 };
 use hg_na_parts::Reader;
 
+/// Setting: `shared`: the contexts of two processes use one queue pair; `own`: each connection has its own.
+pub(crate) const QUEUE_PAIRS: &str = "queue-pairs";
 /// Setting: one in so many posts of a queue pair asks for its completion.
 pub(crate) const SIGNAL_EVERY: &str = "signal-every";
 
-const KNOWN: [&str; 5] = [CONNECT_TIMEOUT_MS, SILENCE_BOUND_MS, MAX_PEERS, SIGNAL_EVERY, RMA];
+const KNOWN: [&str; 6] =
+    [CONNECT_TIMEOUT_MS, SILENCE_BOUND_MS, MAX_PEERS, QUEUE_PAIRS, SIGNAL_EVERY, RMA];
 const EVERY: usize = 32;
 
 /// The settings of one domain.
@@ -20,6 +23,8 @@ const EVERY: usize = 32;
 pub(crate) struct Settings {
     pub(crate) bounds: Bounds,
     pub(crate) signal_every: u32,
+    /// Whether connections share queue pairs.
+    pub(crate) shares: bool,
 }
 
 impl Settings {
@@ -32,7 +37,8 @@ impl Settings {
         let every = reader.count(SIGNAL_EVERY, EVERY)?;
         // Half a queue's places are fewer in any case.
         let signal_every = u32::try_from(every).unwrap_or(u32::MAX);
-        Ok(Self { bounds: Bounds::read(&reader)?, signal_every })
+        let shares = reader.switch(QUEUE_PAIRS, "shared", "own", true)?;
+        Ok(Self { bounds: Bounds::read(&reader)?, signal_every, shares })
     }
 }
 
@@ -54,9 +60,11 @@ mod tests {
             (SILENCE_BOUND_MS, "2999"),
             (SIGNAL_EVERY, "0"),
             (RMA, "perhaps"),
+            (QUEUE_PAIRS, "some"),
         ] {
             assert!(matches!(read(name, value), Err(Error::BadSetting { .. })), "{name} {value}");
         }
         assert_eq!(read(SIGNAL_EVERY, "1").unwrap().signal_every, 1);
+        assert!(!read(QUEUE_PAIRS, "own").unwrap().shares);
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     mem,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 use hg_na::{Address, Error};
@@ -11,7 +11,7 @@ use hg_na_frames::{Common, Listener};
 
 use crate::{
     address::address_of,
-    card::{Device, Endpoint},
+    card::{Device, Hub},
 };
 
 /// What the contexts of one domain share.
@@ -20,16 +20,34 @@ pub(crate) struct Shared {
     pub(crate) common: Arc<Common>,
     pub(crate) signal_every: u32,
     pub(crate) device: Arc<Device>,
+    /// Where contexts share queue pairs: what those have that are open.
+    pub(crate) hub: Option<Mutex<Weak<Hub>>>,
     /// Where context 0 takes its lifelines; each other one has a port of its own.
     pub(crate) home: SocketAddr,
     /// Opened with the domain, for context 0: so that whatever is wrong shows then.
-    pub(crate) first: Mutex<Option<(Endpoint, Listener)>>,
+    pub(crate) first: Mutex<Option<(Arc<Hub>, Listener)>>,
 }
 
 impl Shared {
     /// Where lifelines come from, too.
     pub(crate) fn ip(&self) -> IpAddr {
         self.home.ip()
+    }
+
+    /// For one more context.
+    ///
+    /// # Errors
+    /// As [`Hub::open`].
+    pub(crate) fn hub(&self) -> Result<Arc<Hub>, Error> {
+        let open = || Hub::open(&self.device, (self.signal_every, self.hub.is_some()));
+        let Some(shared) = &self.hub else { return open() };
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hub) = shared.upgrade() {
+            return Ok(hub);
+        }
+        let hub = open()?;
+        *shared = Arc::downgrade(&hub);
+        Ok(hub)
     }
 
     pub(crate) fn address(&self, place: SocketAddr) -> Result<Address, Error> {

@@ -2,25 +2,29 @@
 
 use std::{
     io, mem,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
 use hg_na::{Address, Completion, Error, GoneReason, Peer, Segment};
 use hg_na_frames::{Connection, FramedContext, Lifeline, Place, Transport, Unmet};
-use hg_na_link::{Carrier, Grant, Header, exchange, frame::HEADER};
+use hg_na_link::{
+    Carrier, Grant, Header,
+    exchange::{self, Came},
+    frame::HEADER,
+};
 use hg_na_memory::Held;
-use hg_na_parts::regions::random;
 
 use crate::{
     address::target,
-    card::{Endpoint, Event, FRAME, Fault, Side},
+    card::{Bytes, Desk, Event, FRAME, Fault, Greeted, Hub, Registration, Way},
     shared::Shared,
 };
 
-/// How long a queue pair stays whose peer has not got everything.
-const PART_WAITS: Duration = Duration::from_secs(1);
+/// How long a context that closes waits for its peers to have got everything.
+const CLOSE_WAITS: Duration = Duration::from_secs(1);
 
 /// A context of the verbs transport.
 pub(crate) type VerbsContext = FramedContext<Verbs>;
@@ -28,12 +32,25 @@ pub(crate) type VerbsContext = FramedContext<Verbs>;
 /// The way to one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Route {
-    /// The number of its queue pair.
-    pair: Option<u32>,
-    /// The card, or the pool of frames, takes nothing for it until a completion has come.
+    /// The connection's number.
+    line: Option<u32>,
+    /// `None`: it is not met.
+    way: Option<Way>,
+    /// What one that was accepted is told.
+    welcome: Option<Greeted>,
+    /// The other end has spoken over the queue pair.
+    is_joined: bool,
+    /// The card, or the pool of frames, takes nothing for it until there is room.
     is_stalled: bool,
     /// A flush waits for this post.
     flush_to: Option<u64>,
+}
+
+impl Route {
+    /// The way, once it can be sent on.
+    fn open(&self) -> Result<&Way, Fault> {
+        self.way.as_ref().filter(|_| self.is_joined).ok_or(Fault::Again)
+    }
 }
 
 /// How far the flush of a context is.
@@ -48,82 +65,61 @@ enum Flush {
     Pairs,
 }
 
-/// A queue pair whose connection has ended here, and whose peer has not got everything.
-#[derive(Debug)]
-struct Parting {
-    pair: u32,
-    last: u64,
-    /// When it is destroyed in any case.
-    by: Instant,
-}
-
 /// What a context has of the card.
 pub(crate) struct Verbs {
     shared: Arc<Shared>,
     /// There until the context is dropped.
-    endpoint: Option<Endpoint>,
-    parting: Vec<Parting>,
+    hub: Option<Arc<Hub>>,
+    desk: Arc<Desk>,
+    /// Memory that peers reach; the numbers of lent memory are places here.
+    lent: Vec<Option<Registration>>,
     flush: Flush,
     events: Vec<Event>,
 }
 
 impl Verbs {
-    pub(crate) fn new(shared: Arc<Shared>, endpoint: Endpoint) -> Self {
-        let (parting, events) = (Vec::new(), Vec::new());
-        Self { shared, endpoint: Some(endpoint), parting, flush: Flush::default(), events }
+    pub(crate) fn new(shared: Arc<Shared>, (hub, desk): (Arc<Hub>, Desk)) -> Self {
+        let (desk, lent, events) = (Arc::new(desk), Vec::new(), Vec::new());
+        hub.enter(&desk);
+        Self { shared, hub: Some(hub), desk, lent, flush: Flush::default(), events }
     }
 
     #[inline]
-    fn endpoint(&mut self) -> &mut Endpoint {
-        self.endpoint.as_mut().expect("taken only by drop")
+    fn hub(&self) -> &Hub {
+        self.hub.as_ref().expect("taken only by drop")
     }
 
     /// Whether a GID is that of the other end of the lifeline: the kernel has its neighbour's address then, and asks nobody.
-    fn is_of(&self, lifeline: Option<&Lifeline>, side: &Side) -> bool {
+    fn is_of(&self, lifeline: Option<&Lifeline>, hello: &Greeted) -> bool {
         let ip = lifeline.and_then(|lifeline| lifeline.ip);
-        !self.shared.device.found.is_ethernet() || ip == Some(side.ip())
+        !self.shared.device.found.is_ethernet() || ip == Some(hello.side.ip())
     }
 
-    /// A queue pair stays until its peer has what was sent.
-    fn leave(&mut self, pair: u32) {
-        let by = Instant::now() + PART_WAITS;
-        let endpoint = self.endpoint();
-        endpoint.part(pair);
-        endpoint.ask(pair);
-        let last = endpoint.last(pair);
-        self.parting.push(Parting { pair, last, by });
-    }
-
-    /// Destroys queue pairs that have nothing more to do, or have waited long enough; says whether there was one.
-    fn destroy_parted(&mut self, now: Instant) -> bool {
-        let before = self.parting.len();
-        let Self { parting, endpoint, .. } = self;
-        let Some(endpoint) = endpoint else { return false };
-        parting.retain(|it| {
-            let stays = now < it.by && !endpoint.is_over(it.pair, it.last);
-            if !stays {
-                endpoint.destroy(it.pair);
+    /// Looks at the card until these ways have carried everything, for a bounded time; what comes is nobody's.
+    fn see_off(&mut self, ways: &[(Way, u64)]) {
+        let (hub, by) = (
+            Arc::clone(self.hub.as_ref().expect("taken only by drop")),
+            Instant::now() + CLOSE_WAITS,
+        );
+        ways.iter().for_each(|(way, _)| hub.ask(way));
+        let is_under_way =
+            || hub.has_leaving() || ways.iter().any(|(way, last)| !way.gauge.is_over(*last));
+        while is_under_way() && Instant::now() < by {
+            let Ok(found) = hub.poll(&self.desk, &mut self.events) else { return };
+            for event in self.events.drain(..) {
+                give_back(&hub, event);
             }
-            stays
-        });
-        self.parting.len() < before
-    }
-
-    /// Takes completions until no queue pair is parting any more; what has come is nobody's.
-    fn see_off(&mut self) {
-        let mut events = Vec::new();
-        while !self.parting.is_empty() {
-            events.clear();
-            if self.endpoint().poll(&mut events).is_err() {
-                return;
+            if !found {
+                thread::yield_now();
             }
-            for event in &events {
-                if let Event::Arrived { frame, .. } = event {
-                    self.endpoint().was_seen(*frame);
-                }
-            }
-            self.destroy_parted(Instant::now());
         }
+    }
+}
+
+/// An event that is nobody's.
+fn give_back(hub: &Hub, event: Event) {
+    if let Event::Arrived { bytes: Bytes::Frame(frame, _), .. } = event {
+        hub.was_read(frame);
     }
 }
 
@@ -149,8 +145,8 @@ impl Carrier for Verbs {
         len: usize,
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<Option<usize>, Fault> {
-        let pair = to.route.pair.ok_or(Fault::Again)?;
-        self.endpoint().send(pair, HEADER + len, |frame| {
+        let way = to.route.open()?;
+        self.hub().send((&self.desk, way), HEADER + len, |frame| {
             let (head, content) = frame.split_first_chunk_mut().expect("a frame holds its header");
             header.encode(0, head);
             fill(content)
@@ -160,9 +156,7 @@ impl Carrier for Verbs {
 
     /// Nothing is registered in vain: where there is no room, the frame that tells of it finds none either, and waits.
     fn may_lend(&self, to: &Connection<Route>) -> bool {
-        let endpoint = self.endpoint.as_ref();
-        let has_room =
-            to.route.pair.is_some_and(|pair| endpoint.is_some_and(|it| it.has_room(pair)));
+        let has_room = to.route.open().is_ok_and(|way| way.gauge.has_room());
         self.shared.common.bounds.rma && has_room
     }
 
@@ -172,12 +166,18 @@ impl Carrier for Verbs {
         run: Segment,
         is_written: bool,
     ) -> Result<(usize, Grant), Fault> {
-        let (lent, (address, key)) = self.endpoint().lend(memory, run, is_written)?;
-        Ok((lent, Grant { address, key: key.into() }))
+        let registration = self.hub().lend(memory, run, is_written)?;
+        let key = registration.keys().1;
+        let place = self.lent.iter().position(Option::is_none).unwrap_or(self.lent.len());
+        if place == self.lent.len() {
+            self.lent.push(None);
+        }
+        self.lent[place] = Some(registration);
+        Ok((place, Grant { address: run.address as u64, key: key.into() }))
     }
 
     fn revoke(&mut self, lent: usize) {
-        self.endpoint().revoke(lent);
+        drop(self.lent.get_mut(lent).and_then(Option::take));
     }
 
     /// One queue pair carries everything in order: what is said behind a write arrives behind its bytes, so that only reads are waited for.
@@ -189,8 +189,9 @@ impl Carrier for Verbs {
         (to_peer, id): (bool, u64),
     ) -> Result<bool, Fault> {
         let key = u32::try_from(grant.key).map_err(|_| Fault::NO_KEY)?;
-        let pair = with.route.pair.ok_or(Fault::Again)?;
-        self.endpoint().move_run(pair, (grant.address, key), run, (to_peer, id))?;
+        let way = with.route.open()?;
+        let line = with.route.line.ok_or(Fault::Again)?;
+        self.hub().move_run((&self.desk, line, way), (grant.address, key), run, (to_peer, id))?;
         Ok(!to_peer)
     }
 }
@@ -198,7 +199,7 @@ impl Carrier for Verbs {
 impl Transport for Verbs {
     type Place = SocketAddr;
     type Route = Route;
-    type Hello = Side;
+    type Hello = Greeted;
 
     const NAME: &'static str = "verbs";
     /// What reaches a queue pair that is not ready is lost, and would be repeated a second later.
@@ -218,33 +219,49 @@ impl Transport for Verbs {
         Lifeline::connect(&Place::Network(*to), Some(self.shared.ip()), silence)
     }
 
-    fn introduce(&mut self, place: u32, route: &mut Route) -> Result<Side, Error> {
-        if let Some(side) = route.pair.and_then(|pair| self.endpoint().side(pair)) {
-            return Ok(side);
+    fn introduce(
+        &mut self,
+        place: u32,
+        route: &mut Route,
+        ip: Option<IpAddr>,
+    ) -> Result<Greeted, Error> {
+        if let Some(welcome) = route.welcome.take() {
+            return Ok(welcome);
         }
-        let first_packet = u32::from_le_bytes(*random()?.first_chunk().expect("16 bytes hold 4"));
-        let side = self.endpoint().pair(place, first_packet)?;
-        route.pair = Some(side.number);
-        Ok(side)
+        let (line, hello) = self.hub().offer((&self.desk, place), ip)?;
+        route.line = Some(line);
+        Ok(hello)
     }
 
     fn meet(
         &mut self,
         place: u32,
         connection: &mut Connection<Route>,
-        hello: Side,
+        hello: Greeted,
     ) -> Result<(), Unmet> {
         if !self.is_of(connection.lifeline.as_ref(), &hello) {
             return Err(Unmet::Misbehaved("a GID of another address than its lifeline's"));
         }
-        let own = self.introduce(place, &mut connection.route);
-        let met = own.and_then(|own| Ok(self.endpoint().connect(own.number, &hello)?));
+        let ip = connection.lifeline.as_ref().and_then(|it| it.ip);
+        let route = &mut connection.route;
+        let met = match route.line {
+            Some(line) => self.hub().welcomed(line, (&hello, ip)).map_err(Error::from),
+            None => {
+                let greeted = self.hub().greet((&self.desk, place), (&hello, ip));
+                greeted.map(|(line, welcome, way)| {
+                    (route.line, route.welcome) = (Some(line), Some(welcome));
+                    way
+                })
+            }
+        };
+        let met = met.map(|way| route.way = Some(way));
         met.map_err(|error| {
             let why = format!("it has no queue pair: {error}");
             Unmet::Refused(why.clone(), GoneReason::Unreachable(why.into()))
         })
     }
 
+    /// The queue pair stays until the peer has what was sent, if it is there to take it.
     fn part(
         &mut self,
         _peer: Peer,
@@ -252,10 +269,9 @@ impl Transport for Verbs {
         reason: &GoneReason,
         _done: &mut Vec<Completion>,
     ) {
-        match (route.pair.take(), reason) {
-            (Some(pair), GoneReason::Forgotten) => self.leave(pair),
-            (Some(pair), _) => self.endpoint().destroy(pair),
-            (None, _) => {}
+        let is_cut = !matches!(reason, GoneReason::Forgotten | GoneReason::Closed);
+        if let Some(line) = mem::take(route).line {
+            self.hub().end(line, is_cut);
         }
     }
 
@@ -279,29 +295,22 @@ impl Transport for Verbs {
     }
 
     fn poll(context: &mut VerbsContext) -> Result<bool, Error> {
-        let mut events = mem::take(&mut context.transport.events);
-        let found = context.transport.endpoint().poll(&mut events)?;
+        let Verbs { hub, desk, events, .. } = &mut context.transport;
+        let found = hub.as_ref().expect("taken only by drop").poll(desk, events)?;
+        let mut events = mem::take(events);
         for event in events.drain(..) {
-            match event {
-                Event::Arrived { place, frame, len } => arrived(context, place, (frame, len)),
-                Event::Moved { place, id } => {
-                    if let Some(peer) = context.links.at(place).map(|link| link.peer) {
-                        context.moved(peer, id, false);
-                    }
-                }
-                Event::Broken { place, fault } => context.way_broke(place, fault),
-            }
+            happened(context, event);
         }
         context.transport.events = events;
         Ok(found)
     }
 
-    fn run_timers(&mut self, now: Instant) -> bool {
-        !self.parting.is_empty() && self.destroy_parted(now)
+    fn run_timers(&mut self, _now: Instant) -> bool {
+        false
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.parting.iter().map(|it| it.by).min()
+        self.hub.as_ref().and_then(|hub| hub.deadline())
     }
 
     fn can_send(context: &mut VerbsContext) -> bool {
@@ -310,7 +319,8 @@ impl Transport for Verbs {
     }
 
     fn arms(context: &mut VerbsContext) -> bool {
-        if let Err(fault) = context.transport.endpoint().arm() {
+        context.transport.desk.sleeps();
+        if let Err(fault) = context.transport.hub().arm() {
             tracing::debug!(%fault, "a completion queue is not armed");
             return false;
         }
@@ -337,35 +347,68 @@ impl Transport for Verbs {
     /// Waits, for a bounded time, until the peers' cards have what was sent.
     fn close(context: &mut VerbsContext) {
         let all: Vec<_> = context.links.iter().map(|link| link.peer.index()).collect();
+        let mut ways = Vec::new();
+        for place in &all {
+            context.say_goodbye(*place);
+            let link = context.links.at(*place);
+            let way = link.and_then(|link| link.way.own.route.way.clone());
+            ways.extend(way.map(|way| (way.clone(), way.gauge.last())));
+        }
+        context.transport.see_off(&ways);
         for place in all {
-            context.say_goodbye(place);
             let link = context.links.at(place);
-            if let Some(pair) = link.and_then(|link| link.way.own.route.pair) {
-                context.transport.leave(pair);
+            if let Some(line) = link.and_then(|link| mem::take(&mut link.way.own.route).line) {
+                context.transport.hub().end(line, false);
             }
         }
-        context.transport.see_off();
-        drop(context.transport.endpoint.take());
+        let transport = &mut context.transport;
+        transport.lent.clear();
+        if let Some(hub) = transport.hub.take() {
+            hub.exit(&transport.desk, &mut transport.events);
+            transport.events.drain(..).for_each(|event| give_back(&hub, event));
+        }
     }
 
     fn forget(&mut self) {
-        mem::forget(self.endpoint.take());
+        mem::forget((self.hub.take(), mem::take(&mut self.lent)));
+    }
+}
+
+/// Something has happened to a connection.
+#[inline]
+fn happened(context: &mut VerbsContext, event: Event) {
+    match event {
+        Event::Arrived { place, bytes } => arrived(context, place, bytes),
+        Event::Joined { place } => {
+            if let Some(link) = context.links.at(place) {
+                link.way.own.route.is_joined = true;
+            }
+            context.came(place, Ok(Came::Nothing));
+        }
+        Event::Moved { place, id } => {
+            if let Some(peer) = context.links.at(place).map(|link| link.peer) {
+                context.moved(peer, id, false);
+            }
+        }
+        Event::Broken { place, fault } => context.way_broke(place, fault),
+        Event::Room => {}
     }
 }
 
 /// A frame of a connection has come.
 #[inline]
-fn arrived(context: &mut VerbsContext, place: u32, (frame, len): (usize, usize)) {
+fn arrived(context: &mut VerbsContext, place: u32, bytes: Bytes) {
     let VerbsContext { links, transport, .. } = context;
     let regions = &transport.shared.common.regions;
-    let Some(endpoint) = &mut transport.endpoint else { return };
     let link = links.at(place).filter(|link| link.way.own.listens());
     let came = link.map(|link| {
         let (_, header, content) =
-            Header::decode(endpoint.arrived(frame, len)).ok_or("a frame that cannot be read")?;
+            Header::decode(bytes.read()).ok_or("a frame that cannot be read")?;
         exchange::take(link, regions, &header, content)
     });
-    endpoint.was_seen(frame);
+    if let Bytes::Frame(frame, _) = bytes {
+        transport.hub().was_read(frame);
+    }
     if let Some(came) = came {
         context.came(place, came);
     }
@@ -375,10 +418,9 @@ fn arrived(context: &mut VerbsContext, place: u32, (frame, len): (usize, usize))
 fn mark_pairs(context: &mut VerbsContext) {
     let open: Vec<_> = context.links.iter().map(|link| link.peer.index()).collect();
     for place in open {
-        let FramedContext { links, transport, .. } = context;
-        let Some(link) = links.at(place) else { continue };
+        let Some(link) = context.links.at(place) else { continue };
         let route = &mut link.way.own.route;
-        route.flush_to = route.pair.map(|pair| transport.endpoint().last(pair));
+        route.flush_to = route.way.as_ref().map(|way| way.gauge.last());
     }
 }
 
@@ -387,11 +429,11 @@ fn pairs_are_through(context: &mut VerbsContext) -> bool {
     let FramedContext { links, transport, .. } = context;
     let mut are_through = true;
     for link in links.iter() {
-        let Route { pair: Some(pair), flush_to: Some(last), .. } = link.way.own.route else {
+        let Route { way: Some(way), flush_to: Some(last), .. } = &link.way.own.route else {
             continue;
         };
-        if !transport.endpoint().is_over(pair, last) {
-            transport.endpoint().ask(pair);
+        if !way.gauge.is_over(*last) {
+            transport.hub().ask(way);
             are_through = false;
         }
     }

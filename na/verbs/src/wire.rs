@@ -1,4 +1,4 @@
-//! What each end of a connection tells the other of its queue pair. The other side's numbers are claims until they are checked here.
+//! What each end of a connection tells the other. The other side's numbers are claims until they are checked here.
 //!
 //! # Layout (little-endian)
 //! | offset | size | field |
@@ -10,21 +10,33 @@
 //! | 32 | 2 | LID |
 //! | 34 | 1 | longest packet: codes of 256 to 4,096 bytes |
 //! | 35 | 1 | reads that it answers at a time |
+//! | 36 | 8 | its token |
+//! | 44 | 4 | the connection's line |
+//! | 48 | 1 | 1: others may share its pair |
+//! | 49 | 8 each | tokens: 64 at most |
 
 use hg_na_link::{Greeting, frame::Reader};
 
-use crate::card::Side;
+use crate::{
+    card::{Greeted, Side},
+    sharing::TOKENS_MAX,
+};
 
-const MAGIC: [u8; 8] = *b"hg-vrb\x00\x02";
+const MAGIC: [u8; 8] = *b"hg-vrb\x00\x03";
 
-impl Greeting for Side {
+impl Greeting for Greeted {
     fn encode(&self, into: &mut Vec<u8>) {
+        let side = &self.side;
         into.extend(MAGIC);
-        into.extend(self.number.to_le_bytes());
-        into.extend(self.first_packet.to_le_bytes());
-        into.extend(self.gid);
-        into.extend(self.lid.to_le_bytes());
-        into.extend([self.mtu, self.reads]);
+        into.extend(side.number.to_le_bytes());
+        into.extend(side.first_packet.to_le_bytes());
+        into.extend(side.gid);
+        into.extend(side.lid.to_le_bytes());
+        into.extend([side.mtu, side.reads]);
+        into.extend(side.token.to_le_bytes());
+        into.extend(self.line.to_le_bytes());
+        into.push(self.shares.into());
+        self.tokens.iter().for_each(|token| into.extend(token.to_le_bytes()));
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -35,8 +47,15 @@ impl Greeting for Side {
         let (number, first_packet, gid) = (reader.u32()?, reader.u32()?, reader.array()?);
         let lid = u16::from_le_bytes(reader.array()?);
         let [mtu, reads] = reader.array()?;
-        let is_possible = reader.0.is_empty() && (1..=5).contains(&mtu);
-        is_possible.then_some(Self { number, first_packet, gid, lid, mtu, reads })
+        let (token, line) = (u64::from_le_bytes(reader.array()?), reader.u32()?);
+        let [shares] = reader.array()?;
+        let mut tokens = Vec::new();
+        while !reader.0.is_empty() {
+            tokens.push(u64::from_le_bytes(reader.array()?));
+        }
+        let is_possible = (1..=5).contains(&mtu) && shares <= 1 && tokens.len() <= TOKENS_MAX;
+        let side = Side { number, first_packet, gid, lid, mtu, reads, token };
+        is_possible.then_some(Self { side, line, shares: shares == 1, tokens })
     }
 }
 
@@ -45,18 +64,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sides_survive_their_wire_form_and_impossible_ones_are_refused() {
-        let side = Side { number: 17, first_packet: 5, gid: [7; 16], lid: 3, mtu: 5, reads: 16 };
-        let encoded = |side: &Side| {
+    fn greetings_survive_their_wire_form_and_impossible_ones_are_refused() {
+        let (gid, token) = ([7; 16], 1 << 40);
+        let side = Side { number: 17, first_packet: 5, gid, lid: 3, mtu: 5, reads: 16, token };
+        let greeted = Greeted { side, line: 16, shares: true, tokens: vec![3; TOKENS_MAX] };
+        let encoded = |greeted: &Greeted| {
             let mut bytes = Vec::new();
-            side.encode(&mut bytes);
+            greeted.encode(&mut bytes);
             bytes
         };
-        let bytes = encoded(&side);
-        assert_eq!(Side::decode(&bytes), Some(side));
-        assert_eq!(Side::decode(&bytes[1..]), None);
-        assert_eq!(Side::decode(&bytes[..bytes.len() - 1]), None);
-        assert_eq!(Side::decode(&[&bytes[..], b"x"].concat()), None);
-        assert_eq!(Side::decode(&encoded(&Side { mtu: 6, ..side })), None);
+        let bytes = encoded(&greeted);
+        assert_eq!(Greeted::decode(&bytes).as_ref(), Some(&greeted));
+        assert_eq!(Greeted::decode(&bytes[1..]), None);
+        assert_eq!(Greeted::decode(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(Greeted::decode(&[&bytes[..], b"x"].concat()), None);
+        assert_eq!(Greeted::decode(&[&bytes[..], &[0; 8]].concat()), None, "too many tokens");
+        let wide = Greeted { side: Side { mtu: 6, ..side }, ..greeted };
+        assert_eq!(Greeted::decode(&encoded(&wide)), None);
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! `HG_VERBS_DEVICES` names the cards that domains are opened on in turn, so that what passes between two crosses a cable: `rxe0,rxe1`.
 
+#![cfg(not(loom))]
+
 use std::{
     sync::{
         Arc,

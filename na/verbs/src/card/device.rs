@@ -11,7 +11,7 @@ use std::{
 use hg_na::Error;
 use rdma_core_sys as sys;
 
-use crate::card::Fault;
+use crate::card::{Fault, chunk::node_of};
 
 /// Which card, port and address. `None`: the first that will do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -101,6 +101,8 @@ pub(crate) struct Device {
     pub(crate) gid: sys::Gid,
     pub(super) gid_place: u8,
     pub(super) limits: sys::DeviceAttr,
+    /// Of the machine's NUMA nodes, the one that it is at.
+    pub(super) node: Option<u32>,
 }
 
 // SAFETY:
@@ -240,7 +242,8 @@ impl Device {
         let fault = Fault::last("ibv_alloc_pd");
         match limits {
             Ok(limits) if !pd.is_null() => {
-                Ok(Arc::new(Self { library, context, pd, found, gid, gid_place, limits }))
+                let node = node_of(&found.device);
+                Ok(Arc::new(Self { library, context, pd, found, gid, gid_place, limits, node }))
             }
             other => {
                 // SAFETY:

@@ -1,121 +1,131 @@
-//! Memory for messages: equal frames, registered as a whole. A frame is ours, or lent to the card.
+//! Memory for messages: equal frames, cut from registered chunks, of which there are more as they are needed.
+//!
+//! A [`Frame`] is a token: whoever has it has its bytes alone. What the card has is kept with what the card was told, until it has completed.
 
 use std::{
-    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
-    fmt,
-    ptr::NonNull,
-    slice,
-    sync::Arc,
+    fmt, slice,
+    sync::{Arc, Mutex, PoisonError},
 };
 
-use hg_na::Segment;
+use crossbeam_queue::SegQueue;
 use rdma_core_sys as sys;
 
-use crate::card::{Device, Fault, registration::Registration};
+use crate::card::{
+    Device, Fault,
+    chunk::{CHUNK, Chunk},
+};
 
 /// Bytes of a frame: a page, which one packet of the longest kind carries.
 pub(crate) const FRAME: usize = 4096;
+const FRAMES: usize = CHUNK.get() / FRAME;
+/// At most: 128 MiB. A pair holds 128 frames, so that hundreds may stand still, and others go on.
+const CHUNKS_MAX: usize = 64;
 
-/// A row of frames.
-pub(crate) struct Frames {
-    /// Ends before the memory is freed.
-    registration: Option<Registration>,
-    base: NonNull<u8>,
-    lent: Vec<bool>,
+/// A frame's only owner.
+pub(crate) struct Frame {
+    chunk: Arc<Chunk>,
+    place: usize,
 }
 
-// SAFETY:
-// - it owns its memory like a box; whoever has the endpoint has it alone.
-unsafe impl Send for Frames {}
-
-impl Frames {
-    /// `count` frames, zeroed.
-    ///
-    /// # Errors
-    /// [`Fault`] of the registration.
-    pub(crate) fn new(device: &Arc<Device>, count: usize) -> Result<Self, Fault> {
-        let layout = layout(count);
+impl Frame {
+    /// Its first bytes.
+    pub(crate) fn bytes(&self, len: usize) -> &[u8] {
+        assert!(len <= FRAME, "it is as long");
         // SAFETY:
-        // - `count` is no zero, so neither is the size.
-        let base = unsafe { alloc_zeroed(layout) };
-        let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
-        let mut this = Self { registration: None, base, lent: vec![false; count] };
-        let run = Segment { address: base.as_ptr().expose_provenance(), len: layout.size() };
-        // SAFETY:
-        // - the memory is freed by `drop`, behind the registration.
-        let registration = unsafe { Registration::raw(device, run, sys::ACCESS_LOCAL_WRITE) };
-        this.registration = Some(registration?);
-        Ok(this)
-    }
-
-    /// How many.
-    pub(crate) fn count(&self) -> usize {
-        self.lent.len()
-    }
-
-    /// What the card is told of a frame's first bytes.
-    pub(crate) fn run(&self, frame: usize, len: usize) -> sys::Sge {
-        let lkey = self.registration.as_ref().map_or(0, |it| it.keys().0);
-        let addr = self.pointer(frame).expose_provenance() as u64;
-        sys::Sge { addr, length: u32::try_from(len).expect("as long as a frame"), lkey }
-    }
-
-    /// The card has it from now on.
-    pub(crate) fn lend(&mut self, frame: usize) {
-        assert!(!self.lent[frame], "a frame has one user at a time");
-        self.lent[frame] = true;
-    }
-
-    /// The card has done with it; `false`: it had not got it.
-    pub(crate) fn take_back(&mut self, frame: usize) -> bool {
-        self.lent.get_mut(frame).is_some_and(std::mem::take)
-    }
-
-    /// The bytes of a frame of ours.
-    pub(crate) fn bytes(&self, frame: usize, len: usize) -> &[u8] {
-        assert!(!self.lent[frame] && len <= FRAME, "it is ours, and as long");
-        // SAFETY:
-        // - in bounds: `pointer`, and the length was checked.
-        // - initialised: zeroed when made; the card does not write what is not lent, and `&self` keeps it from being lent.
-        unsafe { slice::from_raw_parts(self.pointer(frame), len) }
+        // - in bounds: `pointer`, and the length was checked; alive as long as the chunk.
+        // - initialised: mapped as zeros; the card has no frame that somebody else owns.
+        unsafe { slice::from_raw_parts(self.pointer(), len) }
     }
 
     /// The same, to be written.
-    pub(crate) fn bytes_mut(&mut self, frame: usize, len: usize) -> &mut [u8] {
-        assert!(!self.lent[frame] && len <= FRAME, "it is ours, and as long");
+    pub(crate) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= FRAME, "it is as long");
         // SAFETY:
         // - as above; `&mut self` makes it the only reference.
-        unsafe { slice::from_raw_parts_mut(self.pointer(frame), len) }
+        unsafe { slice::from_raw_parts_mut(self.pointer(), len) }
     }
 
-    fn pointer(&self, frame: usize) -> *mut u8 {
-        assert!(frame < self.lent.len(), "a frame of these");
-        // SAFETY:
-        // - in bounds: there are so many frames.
-        unsafe { self.base.as_ptr().add(frame * FRAME) }
-    }
-}
-
-fn layout(count: usize) -> Layout {
-    assert!(count > 0, "sizes are constants, or were checked");
-    let bytes = count.checked_mul(FRAME).expect("sizes were checked");
-    Layout::from_size_align(bytes, FRAME).expect("sizes were checked")
-}
-
-impl Drop for Frames {
-    fn drop(&mut self) {
-        if self.registration.as_mut().is_some_and(|it| !it.end()) {
-            return;
+    /// What the card is told of its first bytes.
+    pub(super) fn run(&self, len: usize) -> sys::Sge {
+        let addr = self.pointer().expose_provenance() as u64;
+        sys::Sge {
+            addr,
+            length: u32::try_from(len).expect("as long as a frame"),
+            lkey: self.chunk.key(),
         }
+    }
+
+    fn pointer(&self) -> *mut u8 {
         // SAFETY:
-        // - made by `new` with the same layout; the card reaches it no more.
-        unsafe { dealloc(self.base.as_ptr(), layout(self.lent.len())) };
+        // - in bounds: a chunk has so many frames.
+        unsafe { self.chunk.base().as_ptr().add(self.place * FRAME) }
     }
 }
 
-impl fmt::Debug for Frames {
+/// Frames that nobody has.
+pub(crate) struct Pool {
+    device: Arc<Device>,
+    free: SegQueue<Frame>,
+    chunks: Mutex<usize>,
+}
+
+impl Pool {
+    /// With one chunk.
+    ///
+    /// # Errors
+    /// [`Fault`] of mapping and registering it.
+    pub(super) fn new(device: &Arc<Device>) -> Result<Self, Fault> {
+        let chunks = Mutex::new(0);
+        let this = Self { device: Arc::clone(device), free: SegQueue::new(), chunks };
+        let first = this.more()?;
+        this.give(first);
+        Ok(this)
+    }
+
+    /// A frame; `None`: all are out, and no more memory is to be had.
+    pub(crate) fn take(&self) -> Option<Frame> {
+        let more = || self.more().inspect_err(|fault| tracing::debug!(%fault, "no more frames"));
+        self.free.pop().or_else(|| more().ok())
+    }
+
+    /// A frame.
+    ///
+    /// # Errors
+    /// [`Fault`] of mapping and registering memory.
+    pub(super) fn first(&self) -> Result<Frame, Fault> {
+        self.free.pop().map_or_else(|| self.more(), Ok)
+    }
+
+    /// It may be used anew.
+    pub(crate) fn give(&self, frame: Frame) {
+        self.free.push(frame);
+    }
+
+    fn more(&self) -> Result<Frame, Fault> {
+        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(frame) = self.free.pop() {
+            return Ok(frame);
+        }
+        if *chunks == CHUNKS_MAX {
+            return Err(Fault::Again);
+        }
+        let chunk = Arc::new(Chunk::new(&self.device)?);
+        *chunks += 1;
+        for place in 1..FRAMES {
+            self.free.push(Frame { chunk: Arc::clone(&chunk), place });
+        }
+        Ok(Frame { chunk, place: 0 })
+    }
+}
+
+impl fmt::Debug for Frame {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lent = self.lent.iter().filter(|it| **it).count();
-        write!(out, "Frames({lent} of {} lent)", self.lent.len())
+        write!(out, "Frame({})", self.place)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Pool({} free)", self.free.len())
     }
 }

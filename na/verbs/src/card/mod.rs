@@ -4,22 +4,32 @@
 //! |---|---|
 //! | [`device`] | an opened card with a protection domain, its port and its address; what there is to open |
 //! | [`registration`] | memory that the card reaches |
-//! | [`frames`] | memory for messages |
+//! | [`chunk`], [`frames`] | memory for messages |
 //! | [`pair`] | a queue pair, and what its send queue holds |
-//! | [`endpoint`] | completion queue, shared receive queue, and all pairs of a context |
+//! | [`desk`] | where a context finds what has come for it |
+//! | [`endpoint`] | completion queue, shared receive queue, and all pairs of those that share them |
+//! | [`lines`] | connections over pairs: how they are met, and end |
+//! | [`hub`] | an endpoint that threads share |
 //! | [`fault`] | what a call or a completion says |
 //!
-//! libibverbs takes calls from any thread; each endpoint is used by one at a time all the same.
+//! libibverbs takes calls from any thread; an endpoint is used by one at a time all the same.
 
+mod chunk;
+mod desk;
 mod device;
 mod endpoint;
 mod fault;
 mod frames;
+mod hub;
+mod lines;
 mod pair;
 mod registration;
 
+pub(crate) use desk::{Bytes, Desk, Event};
 pub(crate) use device::{Device, Found, Wanted, found};
-pub(crate) use endpoint::{Endpoint, Event};
 pub(crate) use fault::Fault;
-pub(crate) use frames::FRAME;
+pub(crate) use frames::{FRAME, Frame};
+pub(crate) use hub::{Hub, Way};
+pub(crate) use lines::Greeted;
 pub(crate) use pair::Side;
+pub(crate) use registration::Registration;

@@ -1,11 +1,21 @@
 //! A reliable queue pair (`ibv_qp`), and what its send queue holds.
 
-use std::{collections::VecDeque, ffi::c_int, fmt, mem, net::IpAddr, ptr, sync::Arc};
+use std::{
+    collections::VecDeque,
+    ffi::c_int,
+    fmt, mem,
+    net::IpAddr,
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
 
 use rdma_core_sys as sys;
 
 use crate::{
-    card::{Device, Fault, registration::Registration},
+    card::{Device, Fault, frames::Frame, registration::Registration},
     signals::Signals,
 };
 
@@ -37,6 +47,8 @@ pub(crate) struct Side {
     pub(crate) mtu: u8,
     /// Reads that it answers at a time.
     pub(crate) reads: u8,
+    /// Names it to those who were told of it.
+    pub(crate) token: u64,
 }
 
 impl Side {
@@ -48,25 +60,93 @@ impl Side {
 
 /// What a post holds until it is over.
 #[derive(Debug)]
-pub(crate) enum Cargo {
+pub(super) enum Cargo {
     /// Nothing: its bytes were taken.
     Nothing,
-    /// A frame.
-    Frame(usize),
-    /// Memory that is moved, for the transfer of this number.
-    Moved(u64, #[expect(dead_code, reason = "kept")] Registration),
+    Frame(Frame),
+    /// Memory that is moved, for the transfer of this number of a line.
+    Moved {
+        line: u32,
+        id: u64,
+        #[expect(dead_code, reason = "kept")]
+        memory: Registration,
+    },
 }
 
 /// What a post is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Post {
     pub(super) opcode: c_int,
+    /// The word that goes with a message.
+    pub(super) word: u32,
     /// The peer's memory: address and key.
     pub(super) remote: (u64, u32),
     pub(super) run: Option<sys::Sge>,
-    pub(super) is_inline: bool,
     /// Somebody waits for its completion.
     pub(super) must_ask: bool,
+    pub(super) cargo: Cargo,
+}
+
+/// What the threads that use a pair see of it without a lock.
+#[derive(Debug, Default)]
+pub(crate) struct Gauge {
+    /// Posts that were put into the queue, or are about to be.
+    posted: AtomicU64,
+    /// Of those, the oldest ones that have ended: whatever they held is free.
+    freed: AtomicU64,
+    is_broken: AtomicBool,
+}
+
+impl Gauge {
+    /// Takes a place of the send queue; `false`: there is none.
+    pub(crate) fn takes_place(&self) -> bool {
+        // Relaxed: a count; what it allows is checked again by whoever has the queue.
+        let under_way = self.posted.fetch_add(1, Ordering::Relaxed).wrapping_sub(self.freed());
+        let has_room = i64::try_from(under_way).unwrap_or(0) < i64::from(DEPTH);
+        if !has_room {
+            self.gives_place();
+        }
+        has_room
+    }
+
+    /// Takes a place in any case, for a post of this side's own.
+    pub(super) fn adds(&self) {
+        // Relaxed: as above.
+        self.posted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Nothing was posted after all.
+    pub(crate) fn gives_place(&self) {
+        // Relaxed: as above.
+        self.posted.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether there is a place.
+    pub(crate) fn has_room(&self) -> bool {
+        self.last().saturating_sub(self.freed()) < u64::from(DEPTH)
+    }
+
+    /// The number of the last post: those of the caller have this or a smaller one.
+    pub(crate) fn last(&self) -> u64 {
+        // Relaxed: one's own additions are seen.
+        self.posted.load(Ordering::Relaxed)
+    }
+
+    fn freed(&self) -> u64 {
+        // Acquire: who sees a post freed finds its buffers unused.
+        self.freed.load(Ordering::Acquire)
+    }
+
+    /// Whether all posts up to one have ended: the peer's card has them, or nothing more comes of them.
+    pub(crate) fn is_over(&self, last: u64) -> bool {
+        self.freed() >= last || self.is_broken()
+    }
+
+    /// Whether nothing can be sent any more.
+    pub(crate) fn is_broken(&self) -> bool {
+        // Acquire: as above.
+        self.is_broken.load(Ordering::Acquire)
+    }
 }
 
 /// A queue pair.
@@ -76,12 +156,13 @@ pub(crate) struct Pair {
     pub(super) signals: Signals,
     /// What is in the send queue, oldest first.
     cargo: VecDeque<Cargo>,
-    pub(super) inline_max: usize,
+    /// What waits for a place there.
+    waiting: VecDeque<Post>,
+    inline_max: usize,
     first_packet: u32,
-    /// The context's place of its connection; `None`: that has ended, and this is about to.
-    pub(super) place: Option<u32>,
-    pub(super) is_broken: bool,
-    pub(super) is_connected: bool,
+    token: u64,
+    is_connected: bool,
+    pub(super) gauge: Arc<Gauge>,
 }
 
 // SAFETY:
@@ -96,7 +177,7 @@ impl Pair {
     pub(super) fn new(
         device: &Arc<Device>,
         (cq, srq): (*mut sys::Cq, *mut sys::Srq),
-        (place, first_packet): (u32, u32),
+        (first_packet, token): (u32, u64),
         every: u32,
     ) -> Result<Self, Fault> {
         let depth = DEPTH.min(u32::try_from(device.limits.max_qp_wr).unwrap_or(DEPTH)).max(1);
@@ -134,11 +215,12 @@ impl Pair {
             qp,
             signals: Signals::new(depth, every),
             cargo: VecDeque::new(),
+            waiting: VecDeque::new(),
             inline_max: usize::try_from(inline_max).unwrap_or(0),
             first_packet: first_packet & PSN,
-            place: Some(place),
-            is_broken: false,
+            token,
             is_connected: false,
+            gauge: Arc::default(),
         };
         let mut attr = sys::QpAttr {
             qp_state: sys::QPS_INIT,
@@ -177,6 +259,7 @@ impl Pair {
             lid: found.attr.lid,
             mtu: u8::try_from(found.attr.active_mtu).unwrap_or(1),
             reads: u8::try_from(limits.max_qp_rd_atom.clamp(0, READS)).unwrap_or(0),
+            token: self.token,
         }
     }
 
@@ -233,23 +316,48 @@ impl Pair {
         Ok(())
     }
 
-    /// Puts something into the send queue. What it holds is given by `cargo` when it was taken.
+    /// Puts something into the send queue, or behind what waits for a place there. It is counted in the [`Gauge`].
     ///
     /// # Safety
-    /// The run stays registered, and where it is, as long as the cargo; a frame of it is lent.
+    /// The run stays registered, and where it is, as long as the cargo.
+    pub(super) unsafe fn queue(&mut self, post: Post) {
+        self.waiting.push_back(post);
+    }
+
+    /// Posts what waits, as far as there is room; frames whose bytes were taken are free.
     ///
     /// # Errors
-    /// [`Fault::Again`], or a worse one.
-    pub(super) unsafe fn post(&mut self, post: &Post, cargo: Cargo) -> Result<(), (Fault, Cargo)> {
-        if self.is_broken || !self.is_connected {
-            return Err((Fault::Status(sys::WC_WR_FLUSH_ERR), cargo));
+    /// The queue pair is in error.
+    pub(super) fn post_waiting(&mut self, mut free: impl FnMut(Frame)) -> Result<(), Fault> {
+        while self.signals.has_room()
+            && let Some(post) = self.waiting.pop_front()
+        {
+            match self.post(&post) {
+                Ok(is_inline) => self.cargo.push_back(match post.cargo {
+                    Cargo::Frame(frame) if is_inline => {
+                        free(frame);
+                        Cargo::Nothing
+                    }
+                    cargo => cargo,
+                }),
+                Err(fault) => {
+                    self.waiting.push_front(post);
+                    return if fault == Fault::Again { Ok(()) } else { Err(fault) };
+                }
+            }
         }
-        if !self.signals.has_room() {
-            return Err((Fault::Again, cargo));
+        Ok(())
+    }
+
+    /// Says whether the bytes were taken.
+    fn post(&mut self, post: &Post) -> Result<bool, Fault> {
+        if self.gauge.is_broken() || !self.is_connected {
+            return Err(Fault::Status(sys::WC_WR_FLUSH_ERR));
         }
         let asks = self.signals.asks(post.must_ask);
         let mut flags = if asks { sys::SEND_SIGNALED } else { 0 };
-        if post.is_inline {
+        let is_inline = self.is_inline(post);
+        if is_inline {
             flags |= sys::SEND_INLINE;
         }
         let mut run = post.run;
@@ -257,43 +365,83 @@ impl Pair {
         let mut request = sys::SendWr::send(self.signals.last() + 1, list, flags);
         (request.opcode, request.num_sge) = (post.opcode, c_int::from(post.run.is_some()));
         (request.remote_addr, request.rkey) = post.remote;
+        request.imm_data = post.word.to_be();
         let mut bad = ptr::null_mut();
         // SAFETY:
-        // - alive and connected; the description is read before this returns; its memory: the caller's.
+        // - alive and connected; the description is read before this returns; its memory: the cargo's, by whoever has called `queue`.
         let result = unsafe { sys::calls::post_send(self.qp, &raw mut request, &raw mut bad) };
         match Fault::check("ibv_post_send", result) {
             Ok(()) => {
                 self.signals.posted(asks);
-                self.cargo.push_back(cargo);
-                Ok(())
+                Ok(is_inline)
             }
             // Its completions have not been taken yet.
             Err(Fault::Call(_, nix::libc::ENOMEM)) if self.signals.is_awaited() => {
-                Err((Fault::Again, cargo))
+                Err(Fault::Again)
             }
-            Err(fault) => Err((fault, cargo)),
+            Err(fault) => Err(fault),
         }
     }
 
-    /// A completion of this number has come: what that ends, oldest first.
+    fn is_inline(&self, post: &Post) -> bool {
+        let len = post.run.map(|run| usize::try_from(run.length).unwrap_or(usize::MAX));
+        matches!(post.cargo, Cargo::Frame(_)) && len.is_some_and(|len| len <= self.inline_max)
+    }
+
+    /// A completion of this number has come: what that ends, oldest first. What is taken of it is free for all threads when [`Self::is_freed`] is
+    /// called.
     pub(super) fn completed(&mut self, number: u64) -> impl Iterator<Item = Cargo> {
         let count = usize::try_from(self.signals.completed(number)).unwrap_or(usize::MAX);
         self.cargo.drain(..count.min(self.cargo.len()))
     }
 
-    /// All that it holds, which the card may still use until this is dropped.
-    pub(super) fn held(&self) -> impl Iterator<Item = &Cargo> {
-        self.cargo.iter()
+    /// Tells all threads how far completions have come, at once.
+    pub(super) fn is_freed(&self) {
+        // Release: what the posts held is as free as `completed` made it.
+        self.gauge.freed.store(self.signals.freed(), Ordering::Release);
+    }
+
+    /// Nothing can be sent any more; `false`: it was so before.
+    pub(super) fn breaks(&self) -> bool {
+        // Release: goes with `is_broken`.
+        !self.gauge.is_broken.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether posts hold something, and none has asked for the completion that would free it.
+    pub(super) fn is_silent(&self) -> bool {
+        self.waiting.is_empty() && self.signals.is_silent()
+    }
+
+    /// All that it holds, once the card uses nothing of it any more.
+    pub(super) fn destroy(mut self) -> Vec<Cargo> {
+        let is_destroyed = self.end();
+        let cargo = mem::take(&mut self.cargo);
+        if !is_destroyed {
+            mem::forget(cargo);
+            return Vec::new();
+        }
+        cargo.into_iter().chain(self.waiting.drain(..).map(|post| post.cargo)).collect()
+    }
+
+    fn end(&mut self) -> bool {
+        let qp = mem::replace(&mut self.qp, ptr::null_mut());
+        if qp.is_null() {
+            return true;
+        }
+        // SAFETY:
+        // - made by `new`, and destroyed once.
+        let result = unsafe { (self.device.library.destroy_qp)(qp) };
+        let ended = Fault::check("ibv_destroy_qp", result);
+        if let Err(fault) = ended {
+            tracing::error!(%fault, "a queue pair is not destroyed: what it holds is never freed");
+        }
+        ended.is_ok()
     }
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // SAFETY:
-        // - made by `new`, and destroyed once.
-        let result = unsafe { (self.device.library.destroy_qp)(self.qp) };
-        if let Err(fault) = Fault::check("ibv_destroy_qp", result) {
-            tracing::error!(%fault, "a queue pair is not destroyed: what it holds is never freed");
+        if !self.end() {
             mem::forget(mem::take(&mut self.cargo));
         }
     }

@@ -20,6 +20,10 @@ pub(crate) struct Registration {
 // - libibverbs takes calls from any thread; whoever has this has it alone.
 unsafe impl Send for Registration {}
 
+// SAFETY:
+// - what is shared reads its keys, which do not change.
+unsafe impl Sync for Registration {}
+
 impl Registration {
     /// Registers a run of memory that is kept meanwhile.
     ///

@@ -60,6 +60,8 @@ pub const ACCESS_REMOTE_READ: c_int = 1 << 2;
 pub const WR_RDMA_WRITE: c_int = 0;
 /// Sends a message (`IBV_WR_SEND`).
 pub const WR_SEND: c_int = 2;
+/// Sends a message with a word beside it (`IBV_WR_SEND_WITH_IMM`).
+pub const WR_SEND_WITH_IMM: c_int = 3;
 /// Reads memory of the peer's (`IBV_WR_RDMA_READ`).
 pub const WR_RDMA_READ: c_int = 4;
 /// Its completion is told (`IBV_SEND_SIGNALED`).

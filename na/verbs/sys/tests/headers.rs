@@ -45,6 +45,7 @@ const CONSTANTS: &[(&str, i64)] = constants![
     ACCESS_REMOTE_READ,
     WR_RDMA_WRITE,
     WR_SEND,
+    WR_SEND_WITH_IMM,
     WR_RDMA_READ,
     SEND_SIGNALED,
     SEND_INLINE,

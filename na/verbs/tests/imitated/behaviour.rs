@@ -183,10 +183,11 @@ fn strangers_who_greet_wrongly_are_hung_up_on_and_cost_no_queue_pair() {
     said_to(&[0xFF; 64]);
     // A greeting as it should be, but of another address than it comes from: 10.1.2.3.
     let mut hello = vec![41, 0, 0, 0, 1];
-    hello.extend(b"hg-vrb\x00\x02");
+    hello.extend(b"hg-vrb\x00\x03");
     hello.extend([9, 0, 0, 0, 5, 0, 0, 0]);
     hello.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 10, 1, 2, 3]);
     hello.extend([0, 0, 5, 16]);
+    hello.extend([7, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 1]);
     hello[0] = u8::try_from(hello.len() - 4).unwrap();
     let answer = String::from_utf8_lossy(&said_to(&hello)).into_owned();
     assert!(answer.contains("another address than its lifeline's"), "{answer}");

@@ -1,5 +1,7 @@
 //! The plugin over an imitation of libibverbs within this process, on every machine.
 
+#![cfg(not(loom))]
+
 mod behaviour;
 mod conformance;
 mod forked;

@@ -50,6 +50,7 @@ pub(super) struct Queued {
     pub(super) id: u64,
     pub(super) opcode: c_int,
     pub(super) is_signalled: bool,
+    pub(super) word: u32,
     pub(super) remote: (u64, u32),
     /// The bytes of one that is inline.
     pub(super) taken: Option<Vec<u8>>,
@@ -278,7 +279,7 @@ impl Fabric {
             return Some(sys::WC_RETRY_EXC_ERR);
         };
         let (pd, cq, srq) = (target.pd, target.cq, target.srq);
-        if queued.opcode == sys::WR_SEND {
+        if queued.opcode == sys::WR_SEND_WITH_IMM {
             let receives = self.receives.get_mut(&srq).expect("open");
             let Some((wr_id, run)) = receives.places.pop_front() else {
                 receives.waiting.push(from);
@@ -288,7 +289,9 @@ impl Fabric {
             run.write(&bytes);
             let byte_len = u32::try_from(bytes.len()).expect("a frame");
             let opcode = sys::WC_RECV;
-            let came = sys::Wc { wr_id, opcode, byte_len, qp_num: to, ..Default::default() };
+            let imm_data = queued.word;
+            let came =
+                sys::Wc { wr_id, opcode, byte_len, imm_data, qp_num: to, ..Default::default() };
             self.complete(cq, came);
             return Some(sys::WC_SUCCESS);
         }

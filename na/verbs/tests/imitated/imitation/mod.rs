@@ -336,6 +336,7 @@ unsafe extern "C" fn post_send(
         id: request.wr_id,
         opcode: request.opcode,
         is_signalled: request.send_flags & sys::SEND_SIGNALED != 0,
+        word: request.imm_data,
         remote: (request.remote_addr, request.rkey),
         taken: if is_inline { run.map(|run| run.read()) } else { None },
         run,

@@ -1,0 +1,354 @@
+//! An endpoint that threads share: each posts without waiting for another, and whoever has the turn does what is to be done.
+//!
+//! What is posted goes into a queue without locks. Its poster takes the [`Turn`] where nobody has it, and hands everything that is there to the card;
+//! else whoever has it does. So posts of one thread stay in order, and a queue pair is used by one thread at a time. What makes and ends
+//! connections takes the lock that goes with the turn for a moment.
+
+use std::{
+    fmt,
+    net::IpAddr,
+    os::fd::{AsRawFd as _, BorrowedFd, RawFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use crossbeam_queue::SegQueue;
+use hg_na::{Error, Segment};
+use hg_na_memory::Held;
+use rdma_core_sys as sys;
+
+use crate::{
+    card::{
+        Desk, Device, Event, Fault, Greeted,
+        endpoint::{Endpoint, Stock},
+        frames::Frame,
+        pair::{Cargo, Gauge, Post},
+        registration::Registration,
+    },
+    turn::Turn,
+};
+
+/// How what is sent on a line finds the other end.
+#[derive(Debug, Clone)]
+pub(crate) struct Way {
+    /// Of the queue pair.
+    pub(super) number: u32,
+    /// The other end's number of the line.
+    pub(super) word: u32,
+    pub(crate) gauge: Arc<Gauge>,
+}
+
+/// Something to be posted to the pair of this number.
+type Submission = (u32, Post);
+
+/// An endpoint that threads share.
+pub(crate) struct Hub {
+    device: Arc<Device>,
+    stock: Arc<Stock>,
+    turn: Turn,
+    submitted: SegQueue<Submission>,
+    endpoint: Mutex<Endpoint>,
+    /// The completion queue is lost.
+    is_lost: AtomicBool,
+    fd: RawFd,
+}
+
+impl Hub {
+    /// Opens an endpoint; `every`-th posts ask for a completion, and lines share pairs or do not.
+    ///
+    /// # Errors
+    /// [`Error::Os`], [`Error::Limit`].
+    pub(crate) fn open(device: &Arc<Device>, how: (u32, bool)) -> Result<Arc<Self>, Error> {
+        let endpoint = Endpoint::open(device, how)?;
+        Ok(Arc::new(Self {
+            device: Arc::clone(device),
+            stock: endpoint.stock(),
+            turn: Turn::default(),
+            submitted: SegQueue::new(),
+            fd: endpoint.fd().as_raw_fd(),
+            endpoint: Mutex::new(endpoint),
+            is_lost: AtomicBool::new(false),
+        }))
+    }
+
+    fn endpoint(&self) -> MutexGuard<'_, Endpoint> {
+        self.endpoint.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Becomes readable when something has come, once it is [armed](Self::arm).
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY:
+        // - the endpoint's, open as long as this.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
+    /// A context opens.
+    pub(crate) fn enter(&self, desk: &Arc<Desk>) {
+        self.endpoint().desks.push(Arc::clone(desk));
+    }
+
+    /// It closes. What was for it is answered.
+    pub(crate) fn exit(&self, desk: &Arc<Desk>, events: &mut Vec<Event>) {
+        self.endpoint().desks.retain(|it| !Arc::ptr_eq(it, desk));
+        desk.take(events);
+    }
+
+    /// A line that dials a machine, and what the other end is told.
+    ///
+    /// # Errors
+    /// There is no queue pair to be had.
+    pub(crate) fn offer(
+        &self,
+        (desk, place): (&Arc<Desk>, u32),
+        ip: Option<IpAddr>,
+    ) -> Result<(u32, Greeted), Error> {
+        let mut endpoint = self.endpoint();
+        let line = endpoint.open_line(desk, place, true);
+        match endpoint.offer(line, ip) {
+            Ok(hello) => Ok((line, hello)),
+            Err(error) => {
+                endpoint.end_line(line, true);
+                Err(error)
+            }
+        }
+    }
+
+    /// A line for one that has introduced itself, what it is told, and the way to it.
+    ///
+    /// # Errors
+    /// There is no queue pair to be had.
+    pub(crate) fn greet(
+        &self,
+        (desk, place): (&Arc<Desk>, u32),
+        hello: (&Greeted, Option<IpAddr>),
+    ) -> Result<(u32, Greeted, Way), Error> {
+        let mut endpoint = self.endpoint();
+        let line = endpoint.open_line(desk, place, false);
+        match endpoint.greet(line, hello) {
+            Ok((welcome, way)) => Ok((line, welcome, way)),
+            Err(error) => {
+                endpoint.end_line(line, true);
+                Err(error)
+            }
+        }
+    }
+
+    /// A line that dials was welcomed: the way to the other end.
+    ///
+    /// # Errors
+    /// It is no answer to what was offered, or the pair cannot be connected.
+    pub(crate) fn welcomed(
+        &self,
+        line: u32,
+        welcome: (&Greeted, Option<IpAddr>),
+    ) -> Result<Way, Fault> {
+        self.endpoint().welcomed(line, welcome)
+    }
+
+    /// A line has ended; `is_cut`: its peer is out of reach, or is not to be trusted.
+    pub(crate) fn end(&self, line: u32, is_cut: bool) {
+        self.endpoint().end_line(line, is_cut);
+    }
+
+    /// Sends `len` bytes that `fill` writes; when it answers `false`, nothing is sent.
+    ///
+    /// # Errors
+    /// [`Fault::Again`]: the context finds an [`Event::Room`] later; or a worse one.
+    pub(crate) fn send(
+        &self,
+        (desk, way): (&Desk, &Way),
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Result<(), Fault> {
+        let mut frame = self.room(desk, way)?;
+        if !fill(frame.bytes_mut(len)) {
+            self.stock.pool.give(frame);
+            way.gauge.gives_place();
+            return Err(Fault::Call("ibv_post_send", nix::libc::ECANCELED));
+        }
+        let post = Post {
+            opcode: sys::WR_SEND_WITH_IMM,
+            word: way.word,
+            remote: (0, 0),
+            run: Some(frame.run(len)),
+            must_ask: false,
+            cargo: Cargo::Frame(frame),
+        };
+        self.submit(way.number, post);
+        Ok(())
+    }
+
+    /// A frame, and a place of the send queue, or the promise to tell when there may be one.
+    fn room(&self, desk: &Desk, way: &Way) -> Result<Frame, Fault> {
+        let looks = || {
+            if way.gauge.is_broken() {
+                return Err(Fault::Status(sys::WC_WR_FLUSH_ERR));
+            }
+            if !way.gauge.takes_place() {
+                return Err(Fault::Again);
+            }
+            let frame = self.stock.pool.take();
+            frame.ok_or(Fault::Again).inspect_err(|_| way.gauge.gives_place())
+        };
+        match looks() {
+            Err(Fault::Again) => {
+                desk.room.asks();
+                looks().inspect_err(|_| self.endpoint().ask_all())
+            }
+            other => other,
+        }
+    }
+
+    /// Writes to memory that a peer has lent (`to_peer`), or reads from it. An [`Event::Moved`] follows.
+    ///
+    /// # Errors
+    /// [`Fault::Again`], or a worse one.
+    pub(crate) fn move_run(
+        &self,
+        (desk, line, way): (&Desk, u32, &Way),
+        remote: (u64, u32),
+        (memory, run): (&Held, Segment),
+        (to_peer, id): (bool, u64),
+    ) -> Result<(), Fault> {
+        if way.gauge.is_broken() {
+            return Err(Fault::Status(sys::WC_WR_FLUSH_ERR));
+        }
+        if !way.gauge.takes_place() {
+            desk.room.asks();
+            if !way.gauge.takes_place() {
+                return Err(Fault::Again);
+            }
+        }
+        let access = if to_peer { 0 } else { sys::ACCESS_LOCAL_WRITE };
+        let registered = Registration::of(&self.device, memory, run, access);
+        let memory = registered.inspect_err(|_| way.gauge.gives_place())?;
+        let length = u32::try_from(run.len).expect("MOVE_MAX is less");
+        let run = Some(sys::Sge { addr: run.address as u64, length, lkey: memory.keys().0 });
+        let post = Post {
+            opcode: if to_peer { sys::WR_RDMA_WRITE } else { sys::WR_RDMA_READ },
+            word: 0,
+            remote,
+            run,
+            must_ask: true,
+            cargo: Cargo::Moved { line, id, memory },
+        };
+        self.submit(way.number, post);
+        Ok(())
+    }
+
+    /// Registers a run of memory for a peer's access: to be written, or to be read. What the peer needs: [`Registration::keys`].
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub(crate) fn lend(
+        &self,
+        memory: &Held,
+        run: Segment,
+        is_written: bool,
+    ) -> Result<Registration, Fault> {
+        let access = match is_written {
+            true => sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE,
+            false => sys::ACCESS_REMOTE_READ,
+        };
+        Registration::of(&self.device, memory, run, access)
+    }
+
+    /// Has the completion of a pair's silent posts asked for.
+    pub(crate) fn ask(&self, way: &Way) {
+        self.endpoint().ask(way.number);
+    }
+
+    fn submit(&self, number: u32, post: Post) {
+        self.submitted.push((number, post));
+        if self.turn.raise() {
+            let mut endpoint = self.endpoint();
+            self.serve(&mut endpoint);
+        }
+    }
+
+    /// With the turn, until it ends.
+    fn serve(&self, endpoint: &mut Endpoint) {
+        loop {
+            let seen = self.turn.seen();
+            self.post_submitted(endpoint);
+            if self.turn.ends(seen) {
+                return;
+            }
+        }
+    }
+
+    fn post_submitted(&self, endpoint: &mut Endpoint) {
+        while let Some((number, post)) = self.submitted.pop() {
+            // SAFETY:
+            // - frames and registrations are the cargo of their own posts.
+            unsafe { endpoint.post(number, post) };
+        }
+    }
+
+    /// Takes what has come for a context, and, if nobody else does, looks at the card for all. Says whether there was something.
+    ///
+    /// # Errors
+    /// The completion queue is lost.
+    pub(crate) fn poll(&self, desk: &Arc<Desk>, events: &mut Vec<Event>) -> Result<bool, Fault> {
+        if !self.turn.tries() {
+            desk.take(events);
+            return self.is_there(!events.is_empty());
+        }
+        let mut endpoint = self.endpoint();
+        // What others have found comes before what is found now.
+        desk.take(events);
+        let found = endpoint.poll(desk, events);
+        self.serve(&mut endpoint);
+        drop(endpoint);
+        if found.is_err() {
+            // Release: goes with `is_there`.
+            self.is_lost.store(true, Ordering::Release);
+        }
+        desk.take(events);
+        Ok(found? || !events.is_empty())
+    }
+
+    fn is_there(&self, found: bool) -> Result<bool, Fault> {
+        match self.is_lost.load(Ordering::Acquire) {
+            true => Err(Fault::Call("ibv_poll_cq", nix::libc::EIO)),
+            false => Ok(found),
+        }
+    }
+
+    /// A message was read: its frame is used anew.
+    pub(crate) fn was_read(&self, frame: Frame) {
+        self.stock.read.push(frame);
+    }
+
+    /// Makes the next completion wake whoever waits for [`Self::fd`]. What has come before has to be taken afterwards.
+    ///
+    /// # Errors
+    /// [`Fault`].
+    pub(crate) fn arm(&self) -> Result<(), Fault> {
+        let mut endpoint = self.endpoint();
+        endpoint.post_read();
+        endpoint.arm()
+    }
+
+    /// When a queue pair is given up.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.endpoint().leaving.iter().map(|it| it.by).min()
+    }
+
+    /// Whether queue pairs without lines have something under way.
+    pub(crate) fn has_leaving(&self) -> bool {
+        self.endpoint().leaving.iter().any(|it| it.last.is_some())
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.endpoint.try_lock() {
+            Ok(endpoint) => endpoint.fmt(out),
+            Err(_) => out.write_str("Hub"),
+        }
+    }
+}
