@@ -6,3 +6,4 @@ mod behaviour;
 mod conformance;
 mod forked;
 mod imitation;
+mod sharing;

@@ -23,7 +23,7 @@ use fabric::{Fabric, Queued, Run};
 static FABRIC: Mutex<Option<Fabric>> = Mutex::new(None);
 
 /// Cards, and the last byte of their addresses in 127.0.0.0/8.
-const CARDS: [(&std::ffi::CStr, u8); 2] = [(c"imitated0", 1), (c"imitated1", 2)];
+const CARDS: [(&std::ffi::CStr, u8); 3] = [(c"imitated0", 1), (c"imitated1", 2), (c"imitated2", 3)];
 
 /// What there is of an opened card.
 const OPS: sys::ContextOps = sys::ContextOps {
