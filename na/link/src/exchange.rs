@@ -101,6 +101,11 @@ pub trait Carrier {
         unreachable!("a transport that names its frames keeps their messages");
     }
 
+    /// Shorter transfers than this travel in frames: [`Self::LENT_MIN`], unless it was set.
+    fn lent_min(&self) -> u64 {
+        Self::LENT_MIN
+    }
+
     /// Whether memory can be lent to this peer now.
     fn may_lend(&self, to: &Self::Own) -> bool;
 
@@ -333,7 +338,7 @@ fn announce<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step<
 /// Lends the memory of the next transfer to its owner. `None`: it travels in frames.
 fn send_lent<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step<C::Fault>> {
     let transfer = link.initiator.next(ACTIVE_MAX)?;
-    let is_long = transfer.access.len >= C::LENT_MIN;
+    let is_long = transfer.access.len >= carrier.lent_min();
     if !is_long || transfer.in_frames || !carrier.may_lend(&link.way.own) {
         return None;
     }

@@ -47,6 +47,7 @@ impl VerbsDomain {
         Ok(Self(Arc::new(Shared {
             common: Arc::new(Common::new(settings.bounds, true, options.listen)?),
             signal_every: settings.signal_every,
+            rma_from: settings.rma_from,
             device,
             hub: settings.shares.then(|| Mutex::new(Arc::downgrade(&hub))),
             home: bound(&listener)?,

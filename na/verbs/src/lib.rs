@@ -22,6 +22,7 @@
 //! | `signal-every` | one in so many posts of a queue pair asks for its completion (32); 1: each |
 //! | `queue-pairs` | `own`: one for each connection of two contexts; one for each pair of processes (`shared`) |
 //! | `rma` | `off`: put and get travel in messages (`on`) |
+//! | `rma-from` | put and get of so many bytes are a write or a read of the card's (32,768); 1: all |
 //!
 //! # Threads
 //! As `hg_na` says. The contexts of a domain share queue pairs, completion queue and receive queue, without waiting for each other; with

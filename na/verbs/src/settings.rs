@@ -11,12 +11,16 @@ use hg_na_parts::Reader;
 
 /// Setting: `shared`: the contexts of two processes use one queue pair; `own`: each connection has its own.
 pub(crate) const QUEUE_PAIRS: &str = "queue-pairs";
+/// Setting: put and get of so many bytes are one-sided.
+pub(crate) const RMA_FROM: &str = "rma-from";
 /// Setting: one in so many posts of a queue pair asks for its completion.
 pub(crate) const SIGNAL_EVERY: &str = "signal-every";
 
-const KNOWN: [&str; 6] =
-    [CONNECT_TIMEOUT_MS, SILENCE_BOUND_MS, MAX_PEERS, QUEUE_PAIRS, SIGNAL_EVERY, RMA];
+const KNOWN: [&str; 7] =
+    [CONNECT_TIMEOUT_MS, SILENCE_BOUND_MS, MAX_PEERS, QUEUE_PAIRS, SIGNAL_EVERY, RMA, RMA_FROM];
 const EVERY: usize = 32;
+/// One message costs less than a registration and an answer.
+const LENT_MIN: usize = 32 << 10;
 
 /// The settings of one domain.
 #[derive(Debug, Clone)]
@@ -25,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) signal_every: u32,
     /// Whether connections share queue pairs.
     pub(crate) shares: bool,
+    /// Shorter transfers travel in frames.
+    pub(crate) rma_from: u64,
 }
 
 impl Settings {
@@ -38,7 +44,8 @@ impl Settings {
         // Half a queue's places are fewer in any case.
         let signal_every = u32::try_from(every).unwrap_or(u32::MAX);
         let shares = reader.switch(QUEUE_PAIRS, "shared", "own", true)?;
-        Ok(Self { bounds: Bounds::read(&reader)?, signal_every, shares })
+        let rma_from = reader.count(RMA_FROM, LENT_MIN)? as u64;
+        Ok(Self { bounds: Bounds::read(&reader)?, signal_every, shares, rma_from })
     }
 }
 
@@ -61,6 +68,7 @@ mod tests {
             (SIGNAL_EVERY, "0"),
             (RMA, "perhaps"),
             (QUEUE_PAIRS, "some"),
+            (RMA_FROM, "0"),
         ] {
             assert!(matches!(read(name, value), Err(Error::BadSetting { .. })), "{name} {value}");
         }

@@ -19,6 +19,8 @@ use crate::{
 pub(crate) struct Shared {
     pub(crate) common: Arc<Common>,
     pub(crate) signal_every: u32,
+    /// Shorter transfers travel in frames.
+    pub(crate) rma_from: u64,
     pub(crate) device: Arc<Device>,
     /// Where contexts share queue pairs: what those have that are open.
     pub(crate) hub: Option<Mutex<Weak<Hub>>>,

@@ -154,6 +154,10 @@ impl Carrier for Verbs {
         Ok(None)
     }
 
+    fn lent_min(&self) -> u64 {
+        self.shared.rma_from
+    }
+
     /// Nothing is registered in vain: where there is no room, the frame that tells of it finds none either, and waits.
     fn may_lend(&self, to: &Connection<Route>) -> bool {
         let has_room = to.route.open().is_ok_and(|way| way.gauge.has_room());

@@ -16,7 +16,7 @@ use hg_na::{
 use hg_na_verbs::VerbsPlugin;
 use watchdog::in_time;
 
-use crate::imitation::{LIBRARY, break_pair, counts, left};
+use crate::imitation::{LIBRARY, break_pair, counts, left, moved};
 
 /// The card of these tests, which use it one after the other: [`alone`].
 const CARD: usize = 1;
@@ -91,6 +91,35 @@ fn one_post_in_so_many_asks_for_its_completion() {
     let (posts, completions) = posts_and_completions("32");
     // Both sides have posted, and each may have begun a row.
     assert!(completions <= posts / 32 + 2, "{completions} of {posts}");
+}
+
+/// Bytes that the card has written and read for a get and a put of 100 bytes.
+fn moved_by_card(settings: &[(&str, &str)]) -> (u64, u64) {
+    let ((domain, mut one), (other_domain, mut other)) = (open(settings), open(settings));
+    let peer = connect(&mut *one, &mut *other);
+    let far = other_domain.register(Memory::from(vec![1; 100]), Rights::all()).unwrap();
+    let near = domain.register(Memory::from(vec![0; 100]), Rights::empty()).unwrap();
+    let (slice, before) = (|| near.slice(0, 100).unwrap(), moved(CARD));
+    let remote = || far.descriptor().slice(0, 100).unwrap();
+    one.post(1, Op::Get { from: peer, local: slice(), remote: remote() }).unwrap();
+    one.post(2, Op::Put { to: peer, local: slice(), remote: remote() }).unwrap();
+    let (start, mut done) = (Instant::now(), Vec::new());
+    let is_over = |it: &Completion| matches!(it, Completion::Done(done) if done.token > 0 && done.result.is_ok());
+    while done.iter().filter(|it| is_over(it)).count() < 2 {
+        in_time!(start, "{done:?}");
+        step(&mut *one, &mut done);
+        step(&mut *other, &mut Vec::new());
+    }
+    let now = moved(CARD);
+    (now.0 - before.0, now.1 - before.1)
+}
+
+#[test]
+fn settings_pin_how_bytes_are_moved() {
+    let _alone = alone();
+    assert_eq!(moved_by_card(&[]), (0, 0), "short ones are sent");
+    assert_eq!(moved_by_card(&[("rma-from", "1")]), (100, 100), "a write for the get, and a read");
+    assert_eq!(moved_by_card(&[("rma-from", "1"), ("rma", "off")]), (0, 0));
 }
 
 #[test]

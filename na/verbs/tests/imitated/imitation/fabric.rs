@@ -108,6 +108,8 @@ pub(super) struct Fabric {
     cards: HashMap<usize, usize>,
     /// By card: posts, and completions of them.
     pub(super) counts: HashMap<usize, (u64, u64)>,
+    /// By card: writes and reads of so many bytes.
+    pub(super) moved: HashMap<usize, (u64, u64)>,
 }
 
 impl Fabric {
@@ -317,6 +319,11 @@ impl Fabric {
             _ => (remote, local),
         };
         sink.write(&source.read());
+        let moved = self.moved.entry(self.cards[&pd]).or_default();
+        match queued.opcode {
+            sys::WR_RDMA_WRITE => moved.0 += local.len as u64,
+            _ => moved.1 += local.len as u64,
+        }
         Some(sys::WC_SUCCESS)
     }
 }

@@ -74,6 +74,11 @@ pub(crate) fn counts(card: usize) -> (u64, u64) {
     with(|fabric| fabric.counts.get(&card).copied().unwrap_or_default())
 }
 
+/// Bytes that were written, and read, by a card so far.
+pub(crate) fn moved(card: usize) -> (u64, u64) {
+    with(|fabric| fabric.moved.get(&card).copied().unwrap_or_default())
+}
+
 /// Puts the oldest queue pair of a card in error; `false`: there is none.
 pub(crate) fn break_pair(card: usize) -> bool {
     with(|fabric| fabric.break_pair(card))

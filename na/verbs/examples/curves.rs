@@ -1,0 +1,232 @@
+//! What connections cost, over queue pairs that processes share and over one for each: message rate and memory by the number of connections, and
+//! instructions per post.
+//!
+//! `curves rate [NEAR FAR]`, `curves memory [NEAR FAR]`: NEAR and FAR are URLs of cards, without which the imitation of the tests stands for
+//! them. `curves posts EVERY LINES ROUNDS` posts so many rounds of messages over so many connections, of which each EVERY-th asks for its
+//! completion, for callgrind:
+//! ```text
+//! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='curves::post' --toggle-collect='curves::step_poster' \
+//!     target/release/examples/curves posts 32 1 500
+//! ```
+//! counts the posting side; `callgrind_annotate --inclusive=yes` says how much of it is the imitation's. Both processes are domains of this one, stepped by its only thread.
+
+#![expect(unsafe_code, reason = "asks the allocator how much is in use")]
+#![expect(clippy::print_stdout, reason = "what it is for")]
+#![expect(clippy::unwrap_used, reason = "an example that fails says where")]
+
+#[path = "../tests/imitated/imitation/mod.rs"]
+#[expect(dead_code, reason = "some of it is for tests")]
+mod imitation;
+
+use std::{
+    fs,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use hg_na::{Address, Completion, Context, Domain, Message, Op, OpenOptions, Peer, Plugin as _};
+use hg_na_verbs::VerbsPlugin;
+use nix::libc;
+
+/// Contexts of each process: each of one has a connection to each of the other.
+const SIDE: usize = 16;
+/// Messages of a connection in a round: half of its credits.
+const BATCH: usize = 32;
+/// Messages of all connections in a round.
+const ROUND: usize = 256;
+const TIMED: Duration = Duration::from_millis(300);
+const REPETITIONS: usize = 7;
+
+struct Process {
+    _domain: Arc<dyn Domain>,
+    contexts: Vec<Box<dyn Context>>,
+}
+
+struct World {
+    near: Process,
+    far: Process,
+    peers: Vec<Vec<Peer>>,
+}
+
+/// The cards: real ones, or imitations.
+fn urls(arguments: &[String]) -> [String; 2] {
+    match arguments {
+        [near, far] => [near.clone(), far.clone()],
+        _ => ["verbs://imitated0".to_owned(), "verbs://imitated0".to_owned()],
+    }
+}
+
+fn open(url: &str, settings: &[(&str, &str)], contexts: usize) -> Process {
+    let plugin = match url.contains("imitated") {
+        true => VerbsPlugin::over(&imitation::LIBRARY),
+        false => VerbsPlugin::default(),
+    };
+    let options = settings
+        .iter()
+        .fold(OpenOptions::listening(), |options, (name, value)| options.with(name, value));
+    let domain = plugin.open(&Address::new(url).unwrap(), &options).unwrap();
+    let ids = 0..u8::try_from(contexts).unwrap();
+    let contexts = ids.map(|id| domain.context(id).unwrap()).collect();
+    Process { _domain: domain, contexts }
+}
+
+/// How many messages have come.
+fn step(context: &mut dyn Context) -> usize {
+    let mut done = Vec::new();
+    context.progress(Instant::now(), &mut done).unwrap();
+    done.iter().filter(|it| matches!(it, Completion::Unexpected { .. })).count()
+}
+
+#[inline(never)]
+fn post(context: &mut dyn Context, to: Peer) {
+    let op = Op::SendUnexpected { to, message: Message::copied(&[7; 300]) };
+    context.post(0, op).unwrap();
+}
+
+#[inline(never)]
+fn step_poster(context: &mut dyn Context) {
+    step(context);
+}
+
+impl World {
+    fn open(urls: &[String; 2], settings: &[(&str, &str)], contexts: usize) -> Self {
+        let near = open(&urls[0], settings, contexts);
+        let far = open(&urls[1], settings, contexts);
+        Self { near, far, peers: vec![Vec::new(); contexts] }
+    }
+
+    /// The ends of a connection: neighbours are of different contexts on both sides.
+    fn ends(&self, line: usize) -> (usize, usize) {
+        let side = self.near.contexts.len();
+        (line % side, (line % side + line / side) % side)
+    }
+
+    /// Connections up to this one, used once.
+    fn connect(&mut self, lines: usize) {
+        for line in self.peers.iter().map(Vec::len).sum::<usize>()..lines {
+            let (from, to) = self.ends(line);
+            let address = self.far.contexts[to].address().clone();
+            let peer = self.near.contexts[from].lookup(&address).unwrap();
+            self.peers[from].push(peer);
+            self.exchange(&[line], 1);
+        }
+    }
+
+    /// So many messages of 300 bytes, which are not inline, on each of these connections.
+    fn exchange(&mut self, lines: &[usize], each: usize) {
+        let side = self.near.contexts.len();
+        let ends: Vec<(usize, usize)> = lines.iter().map(|line| self.ends(*line)).collect();
+        for (line, (from, _)) in lines.iter().zip(&ends) {
+            let to = self.peers[*from][line / side];
+            (0..each).for_each(|_| post(&mut *self.near.contexts[*from], to));
+        }
+        let used = lines.len().min(side);
+        let mut missing = lines.len() * each;
+        while missing > 0 {
+            for (from, to) in &ends[..used] {
+                step_poster(&mut *self.near.contexts[*from]);
+                missing -= step(&mut *self.far.contexts[*to]);
+            }
+        }
+    }
+
+    /// Messages in a second over so many connections.
+    fn rate(&mut self, lines: usize) -> f64 {
+        let all: Vec<usize> = (0..lines).collect();
+        let each = (ROUND / lines).min(BATCH);
+        let (start, mut count) = (Instant::now(), 0);
+        while start.elapsed() < TIMED {
+            self.exchange(&all, each);
+            count += lines * each;
+        }
+        count as f64 / start.elapsed().as_secs_f64()
+    }
+}
+
+fn rates(urls: &[String; 2]) {
+    let counts = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+    let mut all = vec![[Vec::new(), Vec::new()]; counts.len()];
+    for _ in 0..REPETITIONS {
+        for (mode, queue_pairs) in ["shared", "own"].iter().enumerate() {
+            let mut world = World::open(urls, &[("queue-pairs", queue_pairs)], SIDE);
+            world.connect(SIDE * SIDE);
+            world.rate(1);
+            for (count, rates) in counts.iter().zip(&mut all) {
+                rates[mode].push(world.rate(*count));
+            }
+        }
+    }
+    println!("connections  shared msg/s  of one  own msg/s  of one");
+    let median = |rates: &[f64]| {
+        let mut rates = rates.to_vec();
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    };
+    let one = [median(&all[0][0]), median(&all[0][1])];
+    for (count, rates) in counts.iter().zip(&all) {
+        let [shared, own] = [median(&rates[0]), median(&rates[1])];
+        let (of_shared, of_own) = (shared / one[0], own / one[1]);
+        println!("{count:11} {shared:13.0} {of_shared:7.2} {own:10.0} {of_own:7.2}");
+    }
+}
+
+/// Bytes in use: of the allocator's, of this process, of the kernel's.
+fn in_use() -> [u64; 3] {
+    // SAFETY:
+    // - no argument, and no precondition.
+    let heap = unsafe { libc::mallinfo2() };
+    let kilobytes = |file: &str, names: &[&str]| -> u64 {
+        let text = fs::read_to_string(file).unwrap();
+        let of = |line: &str| {
+            let (name, rest) = line.split_once(':')?;
+            let number = rest.split_whitespace().next()?.parse::<u64>().ok()?;
+            names.contains(&name).then_some(number)
+        };
+        text.lines().filter_map(of).sum::<u64>() * 1024
+    };
+    [
+        (heap.uordblks + heap.hblkhd) as u64,
+        kilobytes("/proc/self/status", &["VmRSS"]),
+        kilobytes("/proc/meminfo", &["Slab", "VmallocUsed", "PageTables"]),
+    ]
+}
+
+fn memory(urls: &[String; 2]) {
+    println!("bytes of both ends for each further connection");
+    println!("queue pairs  connections     heap  resident  kernel");
+    for queue_pairs in ["shared", "own"] {
+        let mut world = World::open(urls, &[("queue-pairs", queue_pairs)], SIDE);
+        world.connect(SIDE);
+        let (mut before, mut lines) = (in_use(), SIDE);
+        while lines < SIDE * SIDE {
+            world.connect(lines * 2);
+            let now = in_use();
+            let each = |place: usize| (now[place] as i64 - before[place] as i64) / lines as i64;
+            let [heap, resident, kernel] = [each(0), each(1), each(2)];
+            (before, lines) = (now, lines * 2);
+            println!("{queue_pairs:11} {lines:12} {heap:8} {resident:9} {kernel:7}");
+        }
+    }
+}
+
+/// Posts messages over so many connections.
+fn posts(every: &str, lines: usize, rounds: usize) {
+    let mut world = World::open(&urls(&[]), &[("signal-every", every)], SIDE.min(lines));
+    world.connect(lines);
+    let all: Vec<usize> = (0..lines).collect();
+    for _ in 0..rounds {
+        world.exchange(&all, (ROUND / lines).min(BATCH));
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["rate", ..] => rates(&urls(&arguments[1..])),
+        ["memory", ..] => memory(&urls(&arguments[1..])),
+        ["posts", every, lines, rounds] => {
+            posts(every, lines.parse().unwrap(), rounds.parse().unwrap());
+        }
+        _ => println!("curves rate|memory [NEAR FAR], curves posts EVERY LINES ROUNDS"),
+    }
+}
