@@ -226,7 +226,7 @@ impl Builder {
     /// | `cma` | sm | `off`: memory is copied through shared memory, never by `process_vm_readv` |
     /// | `interface`, `subnet` | tcp, ofi | whose address is announced: a name, or `ADDRESS/BITS` |
     /// | `silence-bound-ms` | tcp, ofi | until a peer that is cut off without a word is given up |
-    /// | `key-file`, `key-env` | tcp (feature `tcp-key`) | where the pre-shared key is: a file, or a variable of the environment |
+    /// | `key-file`, `key-env` | tcp, ofi, verbs (feature `tcp-key`) | where the pre-shared key is: a file, or a variable of the environment |
     /// | `routing` | routed URLs | `off`: the network also inside a node |
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
@@ -234,9 +234,9 @@ impl Builder {
         self
     }
 
-    /// A pre-shared key, 32 random bytes that every peer has, for those who have their own way to hand it over: what crosses the
-    /// network is encrypted, and who does not have it cannot connect (tcp, with the feature `tcp-key`). For one that lies in a
-    /// file, see the setting `key-file`.
+    /// A pre-shared key, 32 random bytes that every peer has, for those who have their own way to hand it over: who does not have
+    /// it cannot connect (tcp, ofi, verbs, with the feature `tcp-key`), and what crosses the network is encrypted (tcp alone: cards
+    /// and libfabric encrypt nothing). For one that lies in a file, see the setting `key-file`.
     #[must_use]
     pub fn key(mut self, key: [u8; 32]) -> Self {
         self.options.key = Some(Key(key));

@@ -55,7 +55,9 @@ impl<T: Transport> FramedContext<T> {
             tracing::debug!(why, "a connection is refused");
             return lifeline.say(&Record::<T::Hello>::Refuse(why));
         }
-        let Ok(route) = self.transport.route() else { return };
+        let key = self.common.bounds.key.as_ref();
+        let sealed = key.map_or(Ok(()), |key| lifeline.seal_with(key, false));
+        let (Ok(()), Ok(route)) = (sealed, self.transport.route()) else { return };
         let connection = Connection::new(Phase::Greeting { since: now }, route);
         let place = self.links.accept(Framed::new(connection)).index();
         self.at(now + self.common.bounds.connect_timeout, place);

@@ -87,6 +87,11 @@ impl<T: Transport> FramedContext<T> {
         if let Err(why) = transport.admits(&lifeline) {
             return self.not_connected(peer, GoneReason::Refused(why.into()), now);
         }
+        let key = common.bounds.key.as_ref();
+        if let Err(error) = key.map_or(Ok(()), |key| lifeline.seal_with(key, true)) {
+            let reason = GoneReason::Exhausted(error.to_string().into());
+            return self.not_connected(peer, reason, now);
+        }
         match transport.introduce(place, &mut connection.route, lifeline.ip) {
             Ok(hello) => lifeline.say(&Record::Hello(hello)),
             Err(error) => {
@@ -267,6 +272,10 @@ impl<T: Transport> FramedContext<T> {
             }
             (Phase::Draining { .. } | Phase::Ended | Phase::Idle, _) => {}
             (_, Cut::Rubbish(why)) => self.misbehaved(place, why),
+            (_, Cut::Refused(why)) => {
+                tracing::warn!(why, "a connection is refused");
+                self.end_now(place, GoneReason::Refused(why.into()));
+            }
             (_, Cut::NotThere(error)) => {
                 self.end_now(place, limits::unreachable("connect", &error));
             }

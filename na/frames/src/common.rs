@@ -11,7 +11,13 @@ use hg_na_link::{
     frame::{CONTROL_MAX, MESSAGE_MAX},
 };
 use hg_na_memory::ForkGuard;
-use hg_na_parts::{Reader, regions::Regions};
+use hg_na_parts::{
+    Reader,
+    key::{self, Key},
+    regions::Regions,
+};
+
+use crate::lifeline::Place;
 
 /// Setting: milliseconds until a peer that does not answer the greeting is given up.
 pub const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
@@ -21,6 +27,7 @@ pub const SILENCE_BOUND_MS: &str = "silence-bound-ms";
 pub const MAX_PEERS: &str = "max-peers";
 /// Setting: `off` moves put and get in messages even where there are one-sided operations.
 pub const RMA: &str = "rma";
+pub use hg_na_parts::key::{KEY_ENV, KEY_FILE};
 
 /// Messages of one kind, to one peer, that wait for credits.
 const QUEUE_DEPTH: usize = 1024;
@@ -49,6 +56,8 @@ pub struct Bounds {
     pub max_peers: usize,
     /// Whether one-sided operations are used where there are any.
     pub rma: bool,
+    /// What both ends of a lifeline have to have.
+    pub key: Option<Key>,
 }
 
 impl Bounds {
@@ -66,7 +75,16 @@ impl Bounds {
             silence_bound,
             max_peers: reader.count(MAX_PEERS, PEERS)?,
             rma: reader.switch(RMA, "on", "off", true)?,
+            key: Key::named(reader)?,
         })
+    }
+
+    /// The same with a key that was handed over by itself.
+    ///
+    /// # Errors
+    /// [`Error::BadSetting`] where the settings name another one, or the build cannot encrypt.
+    pub fn with_key(self, given: Option<&hg_na::Key>) -> Result<Self, Error> {
+        Ok(Self { key: Key::named_or_given(self.key, given)?, ..self })
     }
 
     /// What a plugin can do. `sleeps`: its endpoint can be waited on.
@@ -128,6 +146,17 @@ impl Common {
             guard,
             ids: Mutex::new(Ids([false; 256])),
         })
+    }
+
+    /// Who listens beyond this machine without a key is told so, once.
+    pub fn warn_of_strangers(&self, home: &Place) {
+        if let Place::Network(address) = home
+            && self.listen
+            && self.bounds.key.is_none()
+            && !address.ip().is_loopback()
+        {
+            tracing::warn!(%address, "{}", key::WHOEVER);
+        }
     }
 
     /// Refuses a forked child.

@@ -11,7 +11,7 @@
 //! | `calls` | what `na` calls: post, cancel, forget, sleep |
 //! | [`connection`] | where one connection stands |
 //! | `chores`, `accept` | how connections begin and end: lifelines, timers, strangers |
-//! | [`lifeline`] | the socket |
+//! | [`lifeline`], `secrecy` | the socket; what is said on it, in the clear or sealed |
 //! | [`waiter`] | what a context sleeps on |
 //! | [`common`] | what the contexts of a domain share; the settings that all such transports have |
 
@@ -24,6 +24,7 @@ pub mod common;
 pub mod connection;
 pub mod context;
 pub mod lifeline;
+mod secrecy;
 pub mod waiter;
 
 pub use common::{Bounds, Common};

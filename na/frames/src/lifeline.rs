@@ -16,7 +16,7 @@ use std::{
 use hg_na::{Address, Error, Identity};
 use hg_na_link::{Greeting, Record, record::RECORD_MAX};
 use hg_na_memory::NotInherited;
-use hg_na_parts::limits::os_error;
+use hg_na_parts::{key::Key, limits::os_error};
 use nix::{
     sys::{
         epoll::EpollFlags,
@@ -25,6 +25,8 @@ use nix::{
     unistd::geteuid,
 };
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
+
+use crate::secrecy::Secrecy;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -121,6 +123,7 @@ pub struct Lifeline {
     is_connecting: bool,
     /// What the kernel was asked to tell of.
     watched: Option<EpollFlags>,
+    secrecy: Secrecy,
     out: Vec<u8>,
     input: Vec<u8>,
 }
@@ -136,6 +139,8 @@ pub enum Cut {
     NotThere(io::Error),
     /// Something that is no record came.
     Rubbish(&'static str),
+    /// The two ends have not the same key.
+    Refused(&'static str),
 }
 
 impl Lifeline {
@@ -185,8 +190,18 @@ impl Lifeline {
             socket.set_tcp_user_timeout(Some(silence))?;
         }
         let kept = NotInherited::new(socket.as_fd());
-        let (out, input) = (Vec::new(), Vec::new());
-        Ok(Self { _kept: kept, socket, peer, ip, is_connecting, watched: None, out, input })
+        let (secrecy, out, input) = (Secrecy::Clear, Vec::new(), Vec::new());
+        let watched = None;
+        Ok(Self { _kept: kept, socket, peer, ip, is_connecting, watched, secrecy, out, input })
+    }
+
+    /// Whoever is at the other end has to prove that it has this key, and what is said is sealed. First of all, by both ends.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(crate) fn seal_with(&mut self, key: &Key, dials: bool) -> Result<(), Error> {
+        self.secrecy = Secrecy::new(key, dials, &mut self.out)?;
+        Ok(())
     }
 
     /// The user at the other end, if that is another one than this process's. Nobody knows over a network.
@@ -230,7 +245,7 @@ impl Lifeline {
 
     /// Says something with the next [`Lifeline::flush`].
     pub fn say_soon<G: Greeting>(&mut self, record: &Record<G>) {
-        self.out.extend(record.encode());
+        self.secrecy.say(record, &mut self.out);
     }
 
     /// Writes what waits. Errors show when it is read, which nothing that waits keeps it from then.
@@ -262,7 +277,12 @@ impl Lifeline {
             }
         }
         self.flush();
-        self.read(said)
+        let read = self.read(said);
+        if let Err(Cut::Refused(_)) = read {
+            // The other end is told before it is hung up on.
+            self.flush();
+        }
+        read
     }
 
     fn read<G: Greeting>(&mut self, said: &mut Vec<Record<G>>) -> Result<(), Cut> {
@@ -273,7 +293,10 @@ impl Lifeline {
             }
             match self.socket.read(&mut bytes) {
                 Ok(0) => return Err(Cut::Exited),
-                Ok(len) => self.input.extend(&bytes[..len]),
+                Ok(len) => {
+                    let Self { secrecy, input, out, .. } = self;
+                    secrecy.hear(&bytes[..len], input, out, said)?;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => {
@@ -284,9 +307,6 @@ impl Lifeline {
                         _ => Cut::Exited,
                     });
                 }
-            }
-            while let Some(record) = Record::take(&mut self.input).map_err(Cut::Rubbish)? {
-                said.push(record);
             }
         }
         Ok(())

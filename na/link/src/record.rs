@@ -9,6 +9,7 @@
 //! | 4 | `Goodbye` | frames that were sent in all, 8 bytes |
 //! | 5, 6 | `Ping`, `Pong` | nothing: whether the other side makes progress |
 //! | 7 | `Ready` | nothing: the end that connected receives from now on, where it has to say so |
+//! | 8 | `Keys` | a message of the key exchange, where there is a key: first of all, from each end |
 
 /// Longest record.
 pub const RECORD_MAX: usize = 1024;
@@ -41,6 +42,8 @@ pub enum Record<G> {
     Pong,
     /// The end that connected receives.
     Ready,
+    /// A message of the key exchange.
+    Keys(Vec<u8>),
 }
 
 impl<G: Greeting> Record<G> {
@@ -68,6 +71,10 @@ impl<G: Greeting> Record<G> {
             Self::Ping => bytes.push(5),
             Self::Pong => bytes.push(6),
             Self::Ready => bytes.push(7),
+            Self::Keys(message) => {
+                bytes.push(8);
+                bytes.extend(message);
+            }
         }
         let len = u32::try_from(bytes.len() - 4).expect("a record is short");
         bytes[..4].copy_from_slice(&len.to_le_bytes());
@@ -103,6 +110,7 @@ impl<G: Greeting> Record<G> {
             (5, []) => Some(Self::Ping),
             (6, []) => Some(Self::Pong),
             (7, []) => Some(Self::Ready),
+            (8, message) => Some(Self::Keys(message.to_vec())),
             _ => None,
         }
     }
@@ -135,6 +143,7 @@ mod tests {
             Record::Ping,
             Record::Pong,
             Record::Ready,
+            Record::Keys(vec![1, 2, 3]),
         ];
         let all: Vec<u8> = records.iter().flat_map(Record::encode).collect();
         let (mut input, mut seen) = (Vec::new(), Vec::new());

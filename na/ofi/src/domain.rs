@@ -31,6 +31,7 @@ impl OfiDomain {
     pub(crate) fn open(url: &Address, options: &OpenOptions) -> Result<Self, Error> {
         let provider = provider(url)?.to_owned();
         let settings = Settings::read(&options.settings)?;
+        let bounds = settings.bounds.clone().with_key(options.key.as_ref())?;
         let asked = Asked::parse(url)?;
         let (offer, form) = choice::choose(&provider, &asked, &settings)?;
         let home = match asked {
@@ -48,8 +49,10 @@ impl OfiDomain {
         };
         let endpoint = Endpoint::open(&offer, form)?;
         let sleeps = endpoint.wait_fd().is_some();
+        let common = Common::new(bounds, sleeps, options.listen)?;
+        common.warn_of_strangers(&listener.place);
         Ok(Self(Arc::new(Shared {
-            common: Arc::new(Common::new(settings.bounds, sleeps, options.listen)?),
+            common: Arc::new(common),
             retry_bound: settings.retry_bound,
             provider,
             offer,
@@ -172,5 +175,47 @@ mod tests {
             }
         };
         assert!(has_failed, "{done:?}");
+    }
+
+    #[test]
+    fn frames_without_a_connection_s_key_cost_their_receive_and_nothing_else() {
+        let url = Address::new("ofi+tcp://127.0.0.1").unwrap();
+        let open = || OfiDomain::open(&url, &OpenOptions::listening()).unwrap();
+        let (own, other) = (open(), open());
+        let mut friend = other.context(0).unwrap();
+        let opened = own.0.first.lock().unwrap().take().unwrap();
+        let mut here = context_of(&own.0, 0, opened).unwrap();
+        let to = friend.lookup(&Context::address(&here).clone()).unwrap();
+        let send = || Op::SendUnexpected { to, message: Message::copied(b"hello") };
+        friend.post(1, send()).unwrap();
+        let mut stranger = Endpoint::open(&own.0.offer, own.0.form).unwrap();
+        let there = stranger.insert(here.transport.endpoint().name()).unwrap();
+        let (mut heard, mut done, mut events) = (Vec::new(), Vec::new(), Vec::new());
+        let start = Instant::now();
+        // As long as any, of places that there are and are not, and what is no frame at all.
+        let (mut sent, mut rounds) = (0u32, 0);
+        while sent < 2000 || rounds < 2000 {
+            in_time!(start);
+            let (len, place) = (8 + usize::try_from(sent % 200).unwrap(), sent % 3);
+            let handed = stranger.send(there, len, 0, |frame| {
+                frame.fill(u8::try_from(sent / 256 % 256).unwrap());
+                frame[..4].copy_from_slice(&[u8::try_from(sent % 13).unwrap(), 0, 0, 0]);
+                frame[4..8].copy_from_slice(&place.to_le_bytes());
+                true
+            });
+            (sent, rounds) = (sent + u32::from(handed.is_ok()), rounds + 1);
+            let _ = stranger.poll(&mut events);
+            here.progress(Instant::now(), &mut heard).unwrap();
+            friend.progress(Instant::now(), &mut done).unwrap();
+        }
+        friend.post(2, send()).unwrap();
+        let came = |it: &&Completion| matches!(it, Completion::Unexpected { message, .. } if message.as_slice() == b"hello");
+        while heard.iter().filter(came).count() < 2 {
+            in_time!(start);
+            here.progress(Instant::now(), &mut heard).unwrap();
+            friend.progress(Instant::now(), &mut done).unwrap();
+        }
+        assert_eq!(heard.len(), 2, "nothing of the stranger's: {heard:?}");
+        assert_eq!(here.connected().len(), 1);
     }
 }

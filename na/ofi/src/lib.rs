@@ -27,6 +27,7 @@
 //! | `messages` | `tagged`: libfabric's tagged messages even where the provider has `untagged` ones |
 //! | `sleep` | `off`: progress polls even where the provider has something to wait on (`on`) |
 //! | `max-peers` | connections of one context (65,536) |
+//! | `key-file`, `key-env` | where the pre-shared key is: 64 hexadecimal digits. Who has it not is no peer; frames are not encrypted |
 //!
 //! # Threads
 //! As `hg_na` says. Each context has an endpoint and a domain of libfabric's of its own.
@@ -37,6 +38,7 @@
 //! # Features
 //! | feature | what | default |
 //! |---|---|---|
+//! | `key` | a pre-shared key for lifelines; brings `snow` | no |
 //! | `fuzzing` | for fuzz targets only | no |
 
 mod address;

@@ -19,6 +19,10 @@ impl Plugin for OfiPlugin {
         Ok(Arc::new(OfiDomain::open(url, options)?))
     }
 
+    fn takes_key(&self) -> bool {
+        true
+    }
+
     fn offers(&self) -> Vec<hg_na::Offer> {
         offers()
     }

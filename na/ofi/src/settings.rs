@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use hg_na::Error;
 use hg_na_frames::{
     Bounds,
-    common::{CONNECT_TIMEOUT_MS, MAX_PEERS, RMA, SILENCE_BOUND_MS},
+    common::{CONNECT_TIMEOUT_MS, KEY_ENV, KEY_FILE, MAX_PEERS, RMA, SILENCE_BOUND_MS},
 };
 use hg_na_parts::{Reader, Subnet};
 
@@ -26,7 +26,7 @@ pub(crate) const MESSAGES: &str = "messages";
 /// Setting: `off` polls even where the provider has something to wait on.
 pub(crate) const SLEEP: &str = "sleep";
 
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 13] = [
     DOMAIN,
     SUBNET,
     LIFELINE,
@@ -38,6 +38,8 @@ const KNOWN: [&str; 11] = [
     MULTI_RECEIVE,
     MESSAGES,
     SLEEP,
+    KEY_FILE,
+    KEY_ENV,
 ];
 
 const RETRY_BOUND: Duration = Duration::from_secs(60);

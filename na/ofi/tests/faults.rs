@@ -6,6 +6,9 @@
 
 #[path = "faults/hang_up.rs"]
 mod hang_up;
+#[cfg(feature = "key")]
+#[path = "faults/keys.rs"]
+mod keys;
 #[path = "faults/patience.rs"]
 mod patience;
 #[path = "faults/strangers.rs"]

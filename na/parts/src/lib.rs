@@ -1,4 +1,5 @@
-//! What several transports are made of: no `unsafe`, and no I/O but questions to the system about its limits.
+//! What several transports are made of: no `unsafe`, and no I/O but questions to the system about its limits, and reading the
+//! file of a key.
 //!
 //! | part | what |
 //! |---|---|
@@ -10,9 +11,16 @@
 //! | [`limits`] | limits of the operating system, in words that say what to do |
 //! | [`Subnet`] | a range of internet addresses |
 //! | [`Reader`] | reads a domain's settings |
+//! | [`key`] | a pre-shared key, and encryption with it |
+//!
+//! # Features
+//! | feature | what | default |
+//! |---|---|---|
+//! | `key` | encryption: without it a key is refused; brings `snow` | no |
 
 pub mod credits;
 mod flush;
+pub mod key;
 pub mod limits;
 pub mod receives;
 mod refusals;

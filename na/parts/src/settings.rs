@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use hg_na::Error;
 
-use crate::Subnet;
+use crate::{
+    Subnet,
+    key::{KEY_FILE, KEYS},
+};
 
 /// The settings of one domain, all of whose names are known.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +30,11 @@ impl<'a> Reader<'a> {
                 (ROUTING, _) => {
                     let why = format!("{transport} is one way, so there is nothing but `off`");
                     return Err(Self::bad(name, &why));
+                }
+                _ if known.contains(&KEY_FILE) && KEYS.contains(&name.as_str()) => {
+                    let why = "a key is never passed itself: give the name of its file as `key-file`, or \
+                        of its environment variable as `key-env`";
+                    return Err(Self::bad(name, why));
                 }
                 _ => {
                     let known = format!("{transport} knows only {}", known.join(", "));
@@ -115,6 +123,9 @@ mod tests {
         assert!(Reader::new("ink", &known, &of("routing", "off")).is_ok());
         let on = Reader::new("ink", &known, &of("routing", "on")).unwrap_err().to_string();
         assert!(on.contains("ink is one way"), "{on}");
+        let of_itself =
+            Reader::new("ink", &["key-file"], &of("key", "0011")).unwrap_err().to_string();
+        assert!(of_itself.contains("key-file") && !of_itself.contains("0011"), "{of_itself}");
         for (value, number) in [("7", Some(7)), ("0", None), ("-1", None), ("many", None)] {
             let settings = of("size", value);
             let reader = Reader::new("ink", &known, &settings).unwrap();

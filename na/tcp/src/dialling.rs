@@ -3,17 +3,16 @@
 use std::{io, net::SocketAddr, time::Instant};
 
 use hg_na::{GoneReason, Peer};
-use hg_na_parts::{limits::unreachable, regions::random};
+use hg_na_parts::{key::Exchange, limits::unreachable, regions::random};
 use mio::{Interest, net::TcpStream};
 
 use crate::{
     address::{Host, Target},
     context::{TcpContext, Timer},
-    greeting::{Greeting, Hello},
+    greeting::{Greeting, Hello, PROTOCOL},
     inbox::Parcel,
     link::{State, pump},
     resolver::Question,
-    seal::Exchange,
     wire::{Phase, Role, Wire, WireKey},
 };
 
@@ -159,7 +158,7 @@ impl TcpContext {
                 let hello = self.hello_for(&wire);
                 wire.greet(&hello);
             }
-            Some(key) => match Exchange::dialling(key).and_then(|mut exchange| {
+            Some(key) => match Exchange::dialling(key, PROTOCOL).and_then(|mut exchange| {
                 let first = exchange.write()?;
                 Ok((exchange, first))
             }) {

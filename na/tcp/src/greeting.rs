@@ -24,6 +24,8 @@ pub(crate) const PREFIX: usize = 10;
 /// Longest sentence of a refusal that is read or sent.
 const SENTENCE_MAX: usize = 256;
 
+/// Binds a key to this protocol.
+pub(crate) const PROTOCOL: &[u8] = b"hydrargyrum tcp 1";
 const MAGIC: &[u8; 6] = b"HG-TCP";
 const VERSION: u8 = 2;
 

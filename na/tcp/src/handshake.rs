@@ -22,16 +22,16 @@
 use std::time::{Duration, Instant};
 
 use hg_na::{Address, GoneReason};
+use hg_na_parts::key::{self, Exchange};
 use mio::Interest;
 
 use crate::{
     address::Target,
     context::TcpContext,
-    greeting::{BODY_MAX, Greeting, Hello, Incarnation, Nonce, PREFIX},
+    greeting::{BODY_MAX, Greeting, Hello, Incarnation, Nonce, PREFIX, PROTOCOL},
     inbox::Parcel,
     link::{State, Way, pump},
     reading::{Fate, misbehaved},
-    seal::Exchange,
     wire::{Phase, Role, Slot, Wire},
 };
 
@@ -83,9 +83,9 @@ impl TcpContext {
         match (greeting, key, wire.sealing.is_some()) {
             (Greeting::NoiseFirst(first), Some(key), false) => {
                 let failed = |_| misbehaved("the key exchange failed");
-                let mut exchange = Exchange::accepting(&key).map_err(failed)?;
+                let mut exchange = Exchange::accepting(&key, PROTOCOL).map_err(failed)?;
                 if !exchange.read(&first) {
-                    return Err(refuse(wire, "the keys of the two ends differ"));
+                    return Err(refuse(wire, key::DIFFER));
                 }
                 let second = exchange.write().map_err(failed)?;
                 wire.greet(&Greeting::NoiseSecond(second));
@@ -94,12 +94,8 @@ impl TcpContext {
                 wire.seal_with(exchange.finish().map_err(failed)?);
                 Ok(())
             }
-            (Greeting::NoiseFirst(_), None, _) => {
-                Err(refuse(wire, "only the end that connects has a key"))
-            }
-            (Greeting::Hello(_), Some(_), false) => {
-                Err(refuse(wire, "only the end that is connected to has a key"))
-            }
+            (Greeting::NoiseFirst(_), None, _) => Err(refuse(wire, key::ONLY_DIALLER)),
+            (Greeting::Hello(_), Some(_), false) => Err(refuse(wire, key::ONLY_ACCEPTOR)),
             (Greeting::Hello(hello), _, _) if hello.context != self.id => {
                 // Kept for the context that it is handed to.
                 wire.greeting = rest.to_vec();
@@ -173,8 +169,7 @@ impl TcpContext {
                     return Err(misbehaved("a greeting out of turn"));
                 };
                 if !exchange.read(&second) {
-                    let why = "the keys of the two ends differ";
-                    return Err(Fate::Lost(GoneReason::Refused(why.into())));
+                    return Err(Fate::Lost(GoneReason::Refused(key::DIFFER.into())));
                 }
                 let failed = |_| misbehaved("the key exchange failed");
                 wire.seal_with(exchange.finish().map_err(failed)?);

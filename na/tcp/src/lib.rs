@@ -36,8 +36,8 @@
 //! # Layers
 //! | module | what it is |
 //! |---|---|
-//! | `frame`, `greeting`, `address`, `key` | what travels, and what is configured |
-//! | `inbound`, `outbound`, `seal` | the two halves of a stream, and encryption |
+//! | `frame`, `greeting`, `address` | what travels, and what is configured |
+//! | `inbound`, `outbound` | the two halves of a stream |
 //! | `wire`, `wires`, `link`, `transfers` | one connection; one peer over it |
 //! | `context`, `post`, `short_cuts`, `rounds`, `reading`, `arrivals`, `handshake`, `strangers`, `dialling`, `silence`, `watched`, `flushing` | one endpoint |
 //! | `plugin`, `offer`, `domain`, `shared`, `settings` | what is opened, and what could be |
@@ -75,10 +75,6 @@ mod inbox;
 mod interfaces;
 #[expect(unsafe_code, reason = "asks the kernel what no safe interface tells")]
 mod kernel;
-#[cfg(feature = "tcp-key")]
-mod key;
-#[cfg(not(feature = "tcp-key"))]
-mod keyless;
 mod link;
 mod offer;
 mod outbound;
@@ -88,8 +84,6 @@ mod post;
 mod reading;
 mod resolver;
 mod rounds;
-#[cfg(feature = "tcp-key")]
-mod seal;
 mod settings;
 mod shared;
 mod short_cuts;
@@ -101,11 +95,6 @@ mod waiter;
 mod watched;
 mod wire;
 mod wires;
-
-#[cfg(not(feature = "tcp-key"))]
-use keyless as key;
-#[cfg(not(feature = "tcp-key"))]
-use keyless as seal;
 
 #[cfg(feature = "fuzzing")]
 pub use fuzzing::{fuzz_frames, fuzz_greeting};

@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, time::Duration};
 
 use hg_na::{Caps, Error};
 use hg_na_link::Limits;
-use hg_na_parts::{Reader, Subnet};
-
-use crate::{
-    frame::{CONTROL_MAX, MESSAGE_MAX, TRANSFERS_MAX},
-    key::Key,
+use hg_na_parts::{
+    Reader, Subnet,
+    key::{KEY_ENV, KEY_FILE, Key},
 };
+
+use crate::frame::{CONTROL_MAX, MESSAGE_MAX, TRANSFERS_MAX};
 
 /// Setting: name of the interface at whose address it listens.
 pub(crate) const INTERFACE: &str = "interface";
@@ -21,15 +21,9 @@ pub(crate) const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
 pub(crate) const SILENCE_BOUND_MS: &str = "silence-bound-ms";
 /// Setting: connections of one context at a time.
 pub(crate) const MAX_PEERS: &str = "max-peers";
-/// Setting: file with the pre-shared key.
-pub(crate) const KEY_FILE: &str = "key-file";
-/// Setting: name of the environment variable with the pre-shared key.
-pub(crate) const KEY_ENV: &str = "key-env";
 
 const KNOWN: [&str; 7] =
     [INTERFACE, SUBNET, CONNECT_TIMEOUT_MS, SILENCE_BOUND_MS, MAX_PEERS, KEY_FILE, KEY_ENV];
-/// Names under which somebody may try to pass a key itself.
-const KEYS: [&str; 4] = ["key", "psk", "secret", "password"];
 
 /// Messages of one kind, to one peer, that wait for credits.
 const QUEUE_DEPTH: usize = 1024;
@@ -64,11 +58,6 @@ impl Settings {
     /// # Errors
     /// [`Error::BadSetting`] for a name or a value that is not taken.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
-        if let Some(name) = settings.keys().find(|name| KEYS.contains(&name.as_str())) {
-            let why = "a key is never passed itself: give the name of its file as `key-file`, or \
-                of its environment variable as `key-env`";
-            return Err(Reader::bad(name, why));
-        }
         let reader = Reader::new("tcp", &KNOWN, settings)?;
         let silence_bound = reader.milliseconds(SILENCE_BOUND_MS, SILENCE_BOUND)?;
         if silence_bound < SILENCE_BOUND_MIN {
@@ -80,7 +69,7 @@ impl Settings {
             connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
             silence_bound,
             max_peers: reader.count(MAX_PEERS, PEERS)?,
-            key: Key::read((KEY_FILE, reader.text(KEY_FILE)), (KEY_ENV, reader.text(KEY_ENV)))?,
+            key: Key::named(&reader)?,
         })
     }
 
@@ -89,11 +78,7 @@ impl Settings {
     /// # Errors
     /// [`Error::BadSetting`] where the settings name another one, or the build cannot encrypt.
     pub(crate) fn with_key(self, given: Option<&hg_na::Key>) -> Result<Self, Error> {
-        match (given, &self.key) {
-            (None, _) => Ok(self),
-            (Some(given), None) => Ok(Self { key: Some(Key::given(given)?), ..self }),
-            (Some(_), Some(_)) => Err(Reader::bad("key", "the settings name another one")),
-        }
+        Ok(Self { key: Key::named_or_given(self.key, given)?, ..self })
     }
 }
 
@@ -106,6 +91,8 @@ pub(crate) fn caps(settings: &Settings) -> Caps {
 
 #[cfg(test)]
 mod tests {
+    use hg_na_parts::key;
+
     use super::*;
 
     fn read(name: &str, value: &str) -> Result<Settings, Error> {
@@ -132,7 +119,7 @@ mod tests {
         let key = hg_na::Key([7; 32]);
         assert_eq!(format!("{key:?}"), "Key(..)");
         let given = Settings::read(&BTreeMap::new()).unwrap().with_key(Some(&key));
-        if cfg!(feature = "tcp-key") {
+        if key::AVAILABLE {
             let given = given.unwrap();
             assert!(given.key.is_some());
             let twice = given.with_key(Some(&key)).unwrap_err().to_string();
@@ -140,11 +127,5 @@ mod tests {
         } else {
             assert!(given.unwrap_err().to_string().contains("cannot encrypt"));
         }
-    }
-
-    #[test]
-    fn a_key_itself_is_refused_with_advice() {
-        let refused = read("key", "0011").unwrap_err().to_string();
-        assert!(refused.contains("key-file") && !refused.contains("0011"), "{refused}");
     }
 }

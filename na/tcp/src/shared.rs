@@ -9,7 +9,7 @@ use std::{
 
 use hg_na::{Address, Caps, Error, OpenOptions};
 use hg_na_memory::{ForkGuard, NotInherited};
-use hg_na_parts::{limits::os_error, regions::Regions};
+use hg_na_parts::{key, limits::os_error, regions::Regions};
 use socket2::{Protocol, Socket, Type};
 
 use crate::{
@@ -55,10 +55,7 @@ impl Shared {
             None => None,
         };
         if listener.is_some() && settings.key.is_none() && !bound.ip().is_loopback() {
-            tracing::warn!(
-                address = %bound.ip(),
-                "whoever reaches this address can call this engine: give both sides a key (feature `tcp-key`, setting `key-file`), or listen at 127.0.0.1"
-            );
+            tracing::warn!(address = %bound.ip(), "{}", key::WHOEVER);
         }
         let guard = Arc::new(ForkGuard::new()?);
         Ok(Arc::new(Self {

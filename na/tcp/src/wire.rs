@@ -17,6 +17,7 @@ use std::{
 use hg_na::{Completion, Peer};
 use hg_na_link::{VERDICT_LEN, Verdict};
 use hg_na_memory::NotInherited;
+use hg_na_parts::key::{Exchange, RECORD_MAX, Seal};
 use mio::{Interest, Registry, Token, net::TcpStream};
 use nix::libc::MSG_NOSIGNAL;
 use socket2::{SockRef, TcpKeepalive};
@@ -28,7 +29,6 @@ use crate::{
     inbound::Inbound,
     kernel::{answers, repeat_within},
     outbound::{Outbound, Piece, Source},
-    seal::{Exchange, RECORD_MAX, Seal},
 };
 
 /// Bytes that one flush writes before others have their turn.

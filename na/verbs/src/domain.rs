@@ -44,8 +44,11 @@ impl VerbsDomain {
         })?;
         let listener = listen((ip, asked.port), options.listen, url)?;
         let hub = Hub::open(&device, (settings.signal_every, settings.shares))?;
+        let bounds = settings.bounds.with_key(options.key.as_ref())?;
+        let common = Common::new(bounds, true, options.listen)?;
+        common.warn_of_strangers(&listener.place);
         Ok(Self(Arc::new(Shared {
-            common: Arc::new(Common::new(settings.bounds, true, options.listen)?),
+            common: Arc::new(common),
             signal_every: settings.signal_every,
             rma_from: settings.rma_from,
             device,

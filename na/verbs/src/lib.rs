@@ -23,6 +23,7 @@
 //! | `queue-pairs` | `own`: one for each connection of two contexts; one for each pair of processes (`shared`) |
 //! | `rma` | `off`: put and get travel in messages (`on`) |
 //! | `rma-from` | put and get of so many bytes are a write or a read of the card's (32,768); 1: all |
+//! | `key-file`, `key-env` | where the pre-shared key is: who has it not is no peer; frames are not encrypted |
 //!
 //! # Threads
 //! As `hg_na` says. The contexts of a domain share queue pairs, completion queue and receive queue, without waiting for each other; with
@@ -34,6 +35,7 @@
 //! # Features
 //! | feature | what | default |
 //! |---|---|---|
+//! | `key` | a pre-shared key for lifelines; brings `snow` | no |
 //! | `device` | for tests that need a card only | no |
 
 #![cfg(not(loom))] // A model compiles the files that it needs.

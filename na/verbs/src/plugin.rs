@@ -43,6 +43,10 @@ impl Plugin for VerbsPlugin {
         Ok(Arc::new(VerbsDomain::open(self.library()?, url, options)?))
     }
 
+    fn takes_key(&self) -> bool {
+        true
+    }
+
     fn offers(&self) -> Vec<Offer> {
         let ports = self.library().ok().and_then(|library| found(library).ok()).unwrap_or_default();
         let mut offers: Vec<Offer> = ports.iter().filter_map(|port| self.offer_of(port)).collect();

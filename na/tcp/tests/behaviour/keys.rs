@@ -209,6 +209,25 @@ fn what_travels_cannot_be_read_on_the_way() {
 }
 
 #[test]
+fn what_was_recorded_is_read_by_nobody_who_has_the_key_and_of_no_use_when_it_is_said_again() {
+    let key = KeyFile::new("again", &"06".repeat(32));
+    let settings = [("key-file", key.path())];
+    let server = Server::start(LOOPBACK, &settings);
+    let (at, seen) = relay(server.address.clone(), |_, _| {});
+    let mut end = End::open(LOOPBACK, &settings);
+    let peer = end.context.lookup(&address(&at)).unwrap();
+    end.call(peer, 1, b"once").unwrap();
+    let recorded = seen.lock().unwrap().clone();
+    let mut again = crate::raw::connect(&server.address);
+    again.write_all(&recorded).unwrap();
+    // The target has the key, and is told the same: it answers with a new one of its own, and can read no more.
+    let answer = crate::raw::read_to_the_end(&mut again);
+    assert_eq!(answer[7], 6, "the second message of the key exchange: {answer:?}");
+    let mut target = server.stop();
+    assert_eq!(target.context.connected().len(), 1, "the one who said it first");
+}
+
+#[test]
 fn what_was_changed_on_the_way_is_not_taken() {
     let key = KeyFile::new("flip", &"05".repeat(32));
     let settings = [("key-file", key.path())];

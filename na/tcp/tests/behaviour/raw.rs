@@ -78,8 +78,13 @@ pub(crate) fn greeted(address: &str) -> TcpStream {
 
 /// A raw connection to a context that makes progress in this thread.
 pub(crate) fn greeted_by(target: &mut End) -> TcpStream {
+    greeted_with(target, &hello(0))
+}
+
+/// The same, with a Hello of its own.
+pub(crate) fn greeted_with(target: &mut End, hello: &[u8]) -> TcpStream {
     let mut raw = connect(&target.text());
-    raw.write_all(&hello(0)).unwrap();
+    raw.write_all(hello).unwrap();
     let reader = std::thread::spawn(move || {
         assert_eq!(read_greeting(&mut raw).0, 2);
         raw

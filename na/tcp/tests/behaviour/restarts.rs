@@ -11,7 +11,7 @@ use watchdog::{LIMIT, in_time};
 use crate::{
     child::Process,
     end::{End, LOOPBACK, address, arrived, ended, gone},
-    raw::{connect, greeting, read_exact, read_greeting, welcome},
+    raw::{connect, greeted_with, greeting, read_exact, read_greeting, welcome},
 };
 
 const HELLO: u8 = 1;
@@ -197,6 +197,35 @@ fn a_target_that_claims_another_peer_s_connection_gets_nothing_sent_over_it() {
             in_time!(start);
         }
         assert!(target.join().unwrap().ends_with(TEXT));
+    }
+}
+
+#[test]
+fn who_claims_another_s_address_in_his_greeting_is_sent_nothing_that_is_for_it() {
+    const TEXT: &[u8] = b"for the right one alone";
+    let (mut end, mut meant) = (End::open(LOOPBACK, &[]), End::open(LOOPBACK, &[]));
+    let text = meant.text();
+    // With each of the flags that a Hello has.
+    let claimants: Vec<_> = (0..4)
+        .map(|flags| {
+            let who = [&[10 + flags; 16][..], &[20 + flags; 16], &[0, flags], text.as_bytes()];
+            greeted_with(&mut end, &greeting(HELLO, &who.concat()))
+        })
+        .collect();
+    let to = end.lookup(&text);
+    end.send(QUIET, to, TEXT);
+    let start = std::time::Instant::now();
+    while meant.take(arrived).is_none() {
+        end.round();
+        meant.round();
+        in_time!(start);
+    }
+    for mut claimant in claimants {
+        claimant.set_nonblocking(true).unwrap();
+        let mut told = Vec::new();
+        let open = claimant.read_to_end(&mut told).unwrap_err();
+        assert_eq!(open.kind(), ErrorKind::WouldBlock, "it is a peer as any other");
+        assert!(!told.windows(TEXT.len()).any(|it| it == TEXT), "{told:?}");
     }
 }
 

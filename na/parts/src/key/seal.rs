@@ -1,6 +1,6 @@
 //! Encryption between socket and frames: Noise with a pre-shared key, `NNpsk0`.
 //!
-//! Two messages ([`crate::greeting`], kinds 5 and 6) prove that both ends have the key and agree on
+//! Two messages, which the transport carries, prove that both ends have the key and agree on
 //! fresh keys for each direction. Everything after them travels in records:
 //!
 //! | offset | size | field |
@@ -14,28 +14,38 @@
 use hg_na::Error;
 use snow::{Builder, HandshakeState, TransportState};
 
-use crate::key::Key;
+use super::Key;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// Binds a key to this protocol.
-const PROLOGUE: &[u8] = b"hydrargyrum tcp 1";
 const TAG: usize = 16;
 /// Longest plaintext of a record: Noise messages have 65,535 bytes at most.
-pub(crate) const RECORD_MAX: usize = 65_535 - TAG;
+pub const RECORD_MAX: usize = 65_535 - TAG;
 const REKEY_BITS: u32 = 16;
 
 /// The key exchange of one connection.
-pub(crate) struct Exchange(Box<HandshakeState>);
+pub struct Exchange(Box<HandshakeState>);
 
 impl Exchange {
-    /// For the end that dials.
-    pub(crate) fn dialling(key: &Key) -> Result<Self, Error> {
-        builder(key).and_then(Builder::build_initiator).map(Self::of).map_err(|e| wrong(&e))
+    /// For the end that dials. The key is good for this protocol alone, whatever else it is used for.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn dialling(key: &Key, protocol: &[u8]) -> Result<Self, Error> {
+        builder(key, protocol)
+            .and_then(Builder::build_initiator)
+            .map(Self::of)
+            .map_err(|e| wrong(&e))
     }
 
     /// For the end that accepts.
-    pub(crate) fn accepting(key: &Key) -> Result<Self, Error> {
-        builder(key).and_then(Builder::build_responder).map(Self::of).map_err(|e| wrong(&e))
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn accepting(key: &Key, protocol: &[u8]) -> Result<Self, Error> {
+        builder(key, protocol)
+            .and_then(Builder::build_responder)
+            .map(Self::of)
+            .map_err(|e| wrong(&e))
     }
 
     fn of(state: HandshakeState) -> Self {
@@ -43,7 +53,10 @@ impl Exchange {
     }
 
     /// This end's message.
-    pub(crate) fn write(&mut self) -> Result<Vec<u8>, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn write(&mut self) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; 256];
         let len = self.0.write_message(&[], &mut bytes).map_err(|error| wrong(&error))?;
         bytes.truncate(len);
@@ -51,20 +64,23 @@ impl Exchange {
     }
 
     /// The other end's message; false when it does not have the same key.
-    pub(crate) fn read(&mut self, bytes: &[u8]) -> bool {
+    pub fn read(&mut self, bytes: &[u8]) -> bool {
         self.0.read_message(bytes, &mut [0; 256]).is_ok_and(|payload| payload == 0)
     }
 
     /// After both messages.
-    pub(crate) fn finish(self) -> Result<Seal, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub fn finish(self) -> Result<Seal, Error> {
         let state = self.0.into_transport_mode().map_err(|error| wrong(&error))?;
         Ok(Seal { state: Box::new(state), partial: Vec::new(), sealed: 0, opened: 0 })
     }
 }
 
-fn builder(key: &Key) -> Result<Builder<'_>, snow::Error> {
+fn builder<'a>(key: &'a Key, protocol: &'a [u8]) -> Result<Builder<'a>, snow::Error> {
     let pattern = PATTERN.parse()?;
-    Builder::new(pattern).prologue(PROLOGUE)?.psk(0, key.bytes())
+    Builder::new(pattern).prologue(protocol)?.psk(0, key.bytes())
 }
 
 fn wrong(error: &snow::Error) -> Error {
@@ -72,7 +88,7 @@ fn wrong(error: &snow::Error) -> Error {
 }
 
 /// The keys of an open connection.
-pub(crate) struct Seal {
+pub struct Seal {
     state: Box<TransportState>,
     /// The beginning of a record whose rest has not come yet.
     partial: Vec<u8>,
@@ -86,7 +102,7 @@ impl Seal {
     ///
     /// # Errors
     /// A sentence; the connection is of no use any more.
-    pub(crate) fn seal(&mut self, plain: &[u8], into: &mut Vec<u8>) -> Result<(), &'static str> {
+    pub fn seal(&mut self, plain: &[u8], into: &mut Vec<u8>) -> Result<(), &'static str> {
         let start = into.len();
         into.resize(start + 2 + plain.len() + TAG, 0);
         let sealed = self.state.write_message(plain, &mut into[start + 2..]);
@@ -104,11 +120,7 @@ impl Seal {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(crate) fn open(
-        &mut self,
-        input: &mut &[u8],
-        into: &mut Vec<u8>,
-    ) -> Result<bool, &'static str> {
+    pub fn open(&mut self, input: &mut &[u8], into: &mut Vec<u8>) -> Result<bool, &'static str> {
         if self.partial.is_empty()
             && let Some((len, rest)) = input.split_first_chunk::<2>()
             && let Some((record, rest)) = rest.split_at_checked(record_len(*len)?)

@@ -12,34 +12,33 @@ use std::{
 use hg_na::Error;
 use nix::fcntl::OFlag;
 
+use super::{KEY_ENV, KEY_FILE};
+
 /// Bytes of a key.
-pub(crate) const KEY_LEN: usize = 32;
+const KEY_LEN: usize = 32;
 /// Longest key file that is looked at: the digits, and some white space around them.
 const FILE_MAX: u64 = 256;
 
 /// A pre-shared key. Never printed.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Key([u8; KEY_LEN]);
+pub struct Key([u8; KEY_LEN]);
 
 impl Key {
-    /// Reads the key from where the settings say, if they do: each is given with its name.
+    /// Reads the key from where the settings say, if they do.
     ///
     /// # Errors
     /// [`Error::BadSetting`].
-    pub(crate) fn read(
-        (key_file, file): (&str, Option<&str>),
-        (key_env, variable): (&str, Option<&str>),
-    ) -> Result<Option<Self>, Error> {
+    pub fn read(file: Option<&str>, variable: Option<&str>) -> Result<Option<Self>, Error> {
         let (name, text) = match (file, variable) {
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => {
-                return Err(bad(key_env, "the key comes from a file already".to_owned()));
+                return Err(bad(KEY_ENV, "the key comes from a file already".to_owned()));
             }
-            (Some(path), None) => (key_file, read_file(key_file, Path::new(path))?),
+            (Some(path), None) => (KEY_FILE, read_file(Path::new(path))?),
             (None, Some(variable)) => {
-                let unset = || bad(key_env, format!("the variable {variable} is not set"));
+                let unset = || bad(KEY_ENV, format!("the variable {variable} is not set"));
                 let text = std::env::var_os(variable).ok_or_else(unset)?;
-                (key_env, text.into_string().unwrap_or_default())
+                (KEY_ENV, text.into_string().unwrap_or_default())
             }
         };
         let key = parse(text.trim());
@@ -55,12 +54,11 @@ impl Key {
     /// # Errors
     /// None where this build can encrypt.
     #[expect(clippy::unnecessary_wraps, reason = "a build that cannot encrypt refuses it")]
-    pub(crate) fn given(key: &hg_na::Key) -> Result<Self, Error> {
+    pub fn given(key: &hg_na::Key) -> Result<Self, Error> {
         Ok(Self(key.0))
     }
 
-    /// Its bytes.
-    pub(crate) fn bytes(&self) -> &[u8; KEY_LEN] {
+    pub(super) fn bytes(&self) -> &[u8; KEY_LEN] {
         &self.0
     }
 }
@@ -75,18 +73,18 @@ fn bad(name: &str, why: String) -> Error {
     Error::BadSetting { name: name.to_owned(), why }
 }
 
-fn read_file(key_file: &str, path: &Path) -> Result<String, Error> {
-    let failed = |error| bad(key_file, format!("{} cannot be read: {error}", path.display()));
+fn read_file(path: &Path) -> Result<String, Error> {
+    let failed = |error| bad(KEY_FILE, format!("{} cannot be read: {error}", path.display()));
     // Without waiting for somebody to open the other end of a pipe.
     let mut open = std::fs::OpenOptions::new();
     let file = open.read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(bad(key_file, format!("{} is no file", path.display())));
+        return Err(bad(KEY_FILE, format!("{} is no file", path.display())));
     }
     if metadata.permissions().mode() & 0o077 != 0 {
         let why = format!("{} can be read by others: chmod 600 it", path.display());
-        return Err(bad(key_file, why));
+        return Err(bad(KEY_FILE, why));
     }
     let mut text = String::new();
     file.take(FILE_MAX).read_to_string(&mut text).map_err(failed)?;
@@ -108,10 +106,6 @@ fn parse(text: &str) -> Option<[u8; KEY_LEN]> {
 mod tests {
     use super::*;
 
-    fn read(file: Option<&str>, variable: Option<&str>) -> Result<Option<Key>, Error> {
-        Key::read(("key-file", file), ("key-env", variable))
-    }
-
     #[test]
     fn a_key_is_64_hexadecimal_digits() {
         let digits = "00ff".repeat(16);
@@ -124,13 +118,13 @@ mod tests {
 
     #[test]
     fn a_file_that_others_can_read_is_refused() {
-        let path = std::env::temp_dir().join(format!("hg-tcp-key-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("hg-key-{}", std::process::id()));
         std::fs::write(&path, "07".repeat(32) + "\n").unwrap();
         let name = path.to_str().unwrap().to_owned();
         let with_mode = |mode| {
             let permissions = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(&path, permissions).unwrap();
-            read(Some(&name), None)
+            Key::read(Some(&name), None)
         };
         let refused = with_mode(0o644).unwrap_err().to_string();
         let found = with_mode(0o600);
@@ -141,9 +135,9 @@ mod tests {
 
     #[test]
     fn a_variable_that_is_not_set_is_named() {
-        let refused = read(None, Some("HG_TCP_NO_SUCH_VARIABLE")).unwrap_err();
-        assert!(refused.to_string().contains("HG_TCP_NO_SUCH_VARIABLE"));
-        assert!(read(Some("a"), Some("b")).is_err());
-        assert_eq!(read(None, None).unwrap(), None);
+        let refused = Key::read(None, Some("HG_NO_SUCH_VARIABLE")).unwrap_err();
+        assert!(refused.to_string().contains("HG_NO_SUCH_VARIABLE"));
+        assert!(Key::read(Some("a"), Some("b")).is_err());
+        assert_eq!(Key::read(None, None).unwrap(), None);
     }
 }
