@@ -7,8 +7,9 @@ use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 
 use crate::{
     address::{Asked, needs},
+    cards::{Here, Pci},
     fabric::{Form, Offer, Wanted, Way, library, offers},
-    settings::{DOMAIN, LIFELINE, SUBNET, Settings},
+    settings::{AUTH_KEY, DOMAIN, LIFELINE, SUBNET, Settings, TRAFFIC_CLASS},
 };
 
 /// Longest frame: rxm sends it eagerly.
@@ -48,7 +49,9 @@ pub(crate) fn choose(
     let is_there = |offer: &Offer| source.is_some() || offer.ip.is_none_or(is_own);
     let fits = |offer: &Offer| is_of(offer) && is_there(offer);
     let mut all: Vec<Offer> = Vec::new();
-    let mut wanted = Wanted { provider: Some(provider), source, ..Wanted::default() };
+    let (auth_key, traffic_class) = (settings.auth_key.as_deref(), settings.traffic_class);
+    let asked = Wanted { source, auth_key, traffic_class, ..Wanted::default() };
+    let mut wanted = Wanted { provider: Some(provider), ..asked };
     let ways = settings.way.map_or(vec![Way::Untagged, Way::Tagged], |way| vec![way]);
     let one_sided = if settings.bounds.rma { &[true, false][..] } else { &[false] };
     for (way, one_sided) in ways.iter().flat_map(|way| one_sided.iter().map(|it| (*way, *it))) {
@@ -59,7 +62,7 @@ pub(crate) fn choose(
     }
     // A provider may offer an address without looking whether it is there.
     if all.is_empty() || source.is_some_and(|ip| !ip.is_loopback() && !is_own(ip)) {
-        return Err(nothing(provider, source));
+        return Err(refused(wanted).unwrap_or_else(|| nothing(provider, source)));
     }
     let known: Vec<String> = all.iter().map(described).collect();
     let fits = |offer: &Offer| {
@@ -76,11 +79,16 @@ pub(crate) fn choose(
             ip.is_some_and(|ip| ip.is_ipv6()),
         )
     };
-    let Some(offer) = all.into_iter().filter(fits).min_by_key(rank) else {
+    let mut all: Vec<Offer> = all.into_iter().filter(fits).collect();
+    all.sort_by_key(rank);
+    let equals = |offer: &&Offer| rank(offer) == rank(&all[0]) && offer.fabric == all[0].fabric;
+    let place = nearest(all.iter().take_while(equals).map(|it| (it.domain.as_str(), it.pci)));
+    if all.is_empty() {
         let name = if settings.domain.is_some() { DOMAIN } else { SUBNET };
         let why = format!("nothing that {provider} offers here fits; it has {}", known.join(", "));
         return Err(Error::BadSetting { name: name.to_owned(), why });
-    };
+    }
+    let offer = all.swap_remove(place);
     let waits = settings.sleep && !NEVER_QUIET.contains(&provider);
     let form =
         Form { frame: frame_size(provider, &offer), way: wanted.way, is_multi: false, waits };
@@ -95,6 +103,36 @@ pub(crate) fn choose(
     };
     let multi = offers(Wanted { multi_receive: true, ..wanted })?.into_iter().find(same);
     Ok(multi.map_or((offer, form), |multi| (multi, Form { is_multi: true, ..form })))
+}
+
+/// The place of the offer to be taken, of those that are equally good, each with its domain and where that is: the first of the
+/// chosen domain's.
+pub(crate) fn nearest<'a>(equals: impl Iterator<Item = (&'a str, Option<Pci>)>) -> usize {
+    let mut domains: Vec<(usize, &str, Option<Pci>)> = Vec::new();
+    for (place, (domain, pci)) in equals.enumerate() {
+        if !domains.iter().any(|(_, known, _)| *known == domain) {
+            domains.push((place, domain, pci));
+        }
+    }
+    let cards: Vec<_> = domains.iter().map(|(_, _, pci)| *pci).collect();
+    if cards.len() < 2 {
+        return 0;
+    }
+    domains[Here::new().choose(&cards)].0
+}
+
+/// Why there is no offer, when it is for what was asked besides the provider.
+fn refused(wanted: Wanted<'_>) -> Option<Error> {
+    let without = [
+        (AUTH_KEY, wanted.auth_key.is_some(), Wanted { auth_key: None, ..wanted }),
+        (TRAFFIC_CLASS, wanted.traffic_class.is_some(), Wanted { traffic_class: None, ..wanted }),
+    ];
+    let name = without.into_iter().find_map(|(name, is_asked, less)| {
+        (is_asked && offers(less).is_ok_and(|all| !all.is_empty())).then_some(name)
+    })?;
+    let provider = wanted.provider.unwrap_or_default();
+    let why = format!("{provider} takes no such value here");
+    Some(Error::BadSetting { name: name.to_owned(), why })
 }
 
 fn described(offer: &Offer) -> String {

@@ -16,7 +16,9 @@
 //! # Settings
 //! | name | meaning |
 //! |---|---|
-//! | `domain` | libfabric's domain: an interface or a card |
+//! | `domain` | libfabric's domain: an interface or a card (by default the nearest card; the processes of a node share those that are equally near) |
+//! | `auth-key` | what admits to a part of the network: `SERVICE:VNI` (cxi), or hexadecimal digits, as the provider wants it |
+//! | `traffic-class` | `best-effort`, `low-latency`, `dedicated-access`, `bulk-data`, `scavenger`, `network-ctrl` |
 //! | `subnet` | `ADDRESS/BITS` in which the own address lies |
 //! | `lifeline` | own address for lifelines, where the provider has no internet addresses |
 //! | `connect-timeout-ms` | bound for greeting a peer (30,000) |
@@ -42,6 +44,7 @@
 //! | `fuzzing` | for fuzz targets only | no |
 
 mod address;
+mod cards;
 mod choice;
 mod domain;
 #[expect(unsafe_code, reason = "calls into a C library")]

@@ -7,6 +7,7 @@ use libfabric_sys as sys;
 
 use crate::{
     address::{PREFIX, SCHEMES},
+    cards::Pci,
     fabric::{Wanted, library, offers as all_offers},
 };
 
@@ -25,6 +26,8 @@ pub(crate) struct Offer {
     pub(crate) fabric: String,
     /// The interface or card; the setting `domain` takes it.
     pub(crate) domain: String,
+    /// Where its card is, if that is known.
+    pub(crate) pci: Option<Pci>,
     /// How its endpoints are named: `FI_SOCKADDR_IN`, `FI_ADDR_STR`, ...
     pub(crate) address_format: String,
     /// The own address, where it is an internet address.
@@ -67,6 +70,7 @@ pub(crate) fn offers() -> Result<Vec<Offer>, Error> {
             version: offer.version,
             fabric: offer.fabric.clone(),
             domain: offer.domain.clone(),
+            pci: offer.pci,
             address_format: format_name(limits.address_format),
             ip: offer.ip,
             one_sided: limits.caps & sys::RMA != 0,

@@ -6,7 +6,7 @@ use hg_na::{Address, Domain, Offer, OpenOptions};
 
 use crate::{
     address::{PREFIX, SCHEMES},
-    choice::is_own,
+    choice::{is_own, nearest},
     domain::OfiDomain,
     listing::{Offer as Listed, library_version, offers as listed},
     settings::DOMAIN,
@@ -26,6 +26,12 @@ pub(crate) fn offers() -> Vec<Offer> {
         let of_scheme = |it: &&Listed| it.scheme.as_deref() == Some(scheme);
         let mut fitting: Vec<&Listed> = all.iter().filter(of_scheme).filter(is_there).collect();
         fitting.sort_by_key(|it| rank(it));
+        let equals = |it: &&&Listed| rank(it) == rank(fitting[0]) && it.fabric == fitting[0].fabric;
+        let equals = fitting.iter().take_while(equals);
+        let chosen = nearest(equals.map(|it| (it.domain.as_str(), it.pci)));
+        if let Some(up_to_it) = fitting.get_mut(..=chosen) {
+            up_to_it.rotate_right(1);
+        }
         for listed in fitting {
             if let Some(offer) = offer_of(scheme, listed, &offers) {
                 offers.push(offer);
@@ -88,6 +94,10 @@ fn facts(offer: Offer, listed: &Listed) -> Offer {
     let registration = match listed.registration.as_slice() {
         [] => "nothing".to_owned(),
         modes => modes.join(" "),
+    };
+    let offer = match listed.pci {
+        Some(pci) => offer.fact("pci", pci.to_string()),
+        None => offer,
     };
     offer
         .fact("provider-version", format!("{}.{}", listed.version.0, listed.version.1))

@@ -9,6 +9,8 @@ use hg_na_frames::{
 };
 use hg_na_parts::{Reader, Subnet};
 
+use libfabric_sys::TRAFFIC_CLASSES;
+
 use crate::fabric::Way;
 
 /// Setting: name of libfabric's domain: an interface or a card (`fi_info` lists them).
@@ -19,6 +21,10 @@ pub(crate) const SUBNET: &str = "subnet";
 pub(crate) const LIFELINE: &str = "lifeline";
 /// Setting: milliseconds until a peer that lives, but to whom libfabric sends nothing, is given up.
 pub(crate) const RETRY_BOUND_MS: &str = "retry-bound-ms";
+/// Setting: what admits to a part of the network.
+pub(crate) const AUTH_KEY: &str = "auth-key";
+/// Setting: how the network treats what is sent.
+pub(crate) const TRAFFIC_CLASS: &str = "traffic-class";
 /// Setting: `off` posts a frame for each message even where the provider has multi-receive buffers.
 pub(crate) const MULTI_RECEIVE: &str = "multi-receive";
 /// Setting: `tagged` uses tagged messages even where the provider has others.
@@ -26,7 +32,7 @@ pub(crate) const MESSAGES: &str = "messages";
 /// Setting: `off` polls even where the provider has something to wait on.
 pub(crate) const SLEEP: &str = "sleep";
 
-const KNOWN: [&str; 13] = [
+const KNOWN: [&str; 15] = [
     DOMAIN,
     SUBNET,
     LIFELINE,
@@ -40,6 +46,8 @@ const KNOWN: [&str; 13] = [
     SLEEP,
     KEY_FILE,
     KEY_ENV,
+    AUTH_KEY,
+    TRAFFIC_CLASS,
 ];
 
 const RETRY_BOUND: Duration = Duration::from_secs(60);
@@ -57,6 +65,35 @@ pub(crate) struct Settings {
     /// `None`: untagged, if the provider has that.
     pub(crate) way: Option<Way>,
     pub(crate) sleep: bool,
+    pub(crate) auth_key: Option<Vec<u8>>,
+    /// `None`: the provider's default.
+    pub(crate) traffic_class: Option<u32>,
+}
+
+/// Longest `auth-key` in bytes.
+const AUTH_KEY_MAX: usize = 64;
+
+/// As cxi wants it (`cxi_auth_key`: service and VNI), or digits.
+fn auth_key(text: &str) -> Option<Vec<u8>> {
+    if let Some((service, vni)) = text.split_once(':') {
+        let (service, vni): (u32, u16) = (service.parse().ok()?, vni.parse().ok()?);
+        return Some([&service.to_ne_bytes()[..], &vni.to_ne_bytes(), &[0; 2]].concat());
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
+    let pair = |two: &[u8]| Some(digit(two[0])? << 4 | digit(two[1])?);
+    let is_length = (2..=2 * AUTH_KEY_MAX).contains(&text.len()) && text.len().is_multiple_of(2);
+    if !is_length {
+        return None;
+    }
+    text.as_bytes().chunks_exact(2).map(pair).collect()
+}
+
+fn traffic_class(text: &str) -> Result<u32, Error> {
+    let class = TRAFFIC_CLASSES.iter().find(|(name, _)| *name == text).map(|(_, number)| *number);
+    class.ok_or_else(|| {
+        let names = TRAFFIC_CLASSES.map(|(name, _)| name).join(", ");
+        Reader::bad(TRAFFIC_CLASS, &format!("it takes one of {names}"))
+    })
 }
 
 impl Settings {
@@ -78,7 +115,11 @@ impl Settings {
             Some(_) if reader.switch(MESSAGES, "tagged", "untagged", false)? => Some(Way::Tagged),
             Some(_) => Some(Way::Untagged),
         };
+        let no_key = || Reader::bad(AUTH_KEY, "it takes SERVICE:VNI, or hexadecimal digits");
+        let auth_key = reader.text(AUTH_KEY).map(|text| auth_key(text).ok_or_else(no_key));
         Ok(Self {
+            auth_key: auth_key.transpose()?,
+            traffic_class: reader.text(TRAFFIC_CLASS).map(traffic_class).transpose()?,
             bounds: Bounds::read(&reader)?,
             multi_receive,
             way,
@@ -113,9 +154,22 @@ mod tests {
             (MULTI_RECEIVE, "2"),
             (MESSAGES, "off"),
             (SLEEP, "poll"),
+            (AUTH_KEY, "1:2:3"),
+            (AUTH_KEY, "1:70000"),
+            (AUTH_KEY, "0"),
+            (AUTH_KEY, "0g"),
+            (AUTH_KEY, ""),
+            (TRAFFIC_CLASS, "fast"),
         ] {
             assert!(matches!(read(name, value), Err(Error::BadSetting { .. })), "{name} {value}");
         }
+        let key = |text| read(AUTH_KEY, text).unwrap().auth_key.unwrap();
+        assert_eq!(key("00fF10"), [0, 0xFF, 0x10]);
+        assert_eq!(
+            key("5:300"),
+            [&5u32.to_ne_bytes()[..], &300u16.to_ne_bytes(), &[0; 2]].concat()
+        );
+        assert_eq!(read(TRAFFIC_CLASS, "bulk-data").unwrap().traffic_class, Some(0x203));
         assert_eq!(read(SILENCE_BOUND_MS, "4000").unwrap().bounds.silence_bound.as_secs(), 4);
     }
 }

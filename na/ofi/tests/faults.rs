@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+#[path = "faults/cards.rs"]
+mod cards;
 #[path = "faults/hang_up.rs"]
 mod hang_up;
 #[cfg(feature = "key")]

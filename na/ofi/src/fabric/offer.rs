@@ -11,7 +11,10 @@ use hg_na::Error;
 use libfabric_sys as sys;
 use nix::libc;
 
-use crate::fabric::{Fault, frames::FRAMES_MAX, way::Way};
+use crate::{
+    cards::Pci,
+    fabric::{Fault, frames::FRAMES_MAX, way::Way},
+};
 
 /// What is asked for; `None` means any.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,6 +29,10 @@ pub(crate) struct Wanted<'a> {
     pub(crate) one_sided: bool,
     /// With buffers that take many messages.
     pub(crate) multi_receive: bool,
+    /// What admits to a part of the network.
+    pub(crate) auth_key: Option<&'a [u8]>,
+    /// How the network treats what is sent.
+    pub(crate) traffic_class: Option<u32>,
     /// With all that a provider can do, for a list; endpoints would pay for it.
     pub(crate) everything: bool,
 }
@@ -50,6 +57,8 @@ pub(crate) struct Offer {
     pub(crate) version: (u32, u32),
     /// The address, where it is an internet address.
     pub(crate) ip: Option<IpAddr>,
+    /// Where its card is, if that is known.
+    pub(crate) pci: Option<Pci>,
 }
 
 // SAFETY:
@@ -143,6 +152,13 @@ impl Hints {
         let receive = unsafe { &mut *info.rx_attr };
         receive.msg_order = sys::ORDER_SAS;
         receive.size = FRAMES_MAX;
+        transmit.tclass = wanted.traffic_class.unwrap_or(0);
+        domain.tclass = transmit.tclass;
+        if let Some(key) = wanted.auth_key {
+            // By fi_domain(3) and fi_endpoint(3): providers look into the one or the other.
+            (domain.auth_key, domain.auth_key_size) = (on_heap(key)?, key.len());
+            (endpoint.auth_key, endpoint.auth_key_size) = (on_heap(key)?, key.len());
+        }
         if let Some(provider) = wanted.provider {
             let name =
                 CString::new(provider).map_err(|_| Fault::new("fi_getinfo", libc::EINVAL))?;
@@ -155,6 +171,20 @@ impl Hints {
         }
         Ok(hints)
     }
+}
+
+/// A copy on C's heap, which `fi_freeinfo` frees.
+fn on_heap(bytes: &[u8]) -> Result<*mut u8, Error> {
+    // SAFETY:
+    // - a size that is not zero: the setting was checked.
+    let copy: *mut u8 = unsafe { libc::malloc(bytes.len()) }.cast();
+    if copy.is_null() {
+        return Err(Fault::new("malloc", libc::ENOMEM).into());
+    }
+    // SAFETY:
+    // - so many bytes were just allocated.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), copy, bytes.len()) };
+    Ok(copy)
 }
 
 impl Drop for Hints {
@@ -197,6 +227,7 @@ impl Offer {
             domain: text(domain.name),
             version: (fabric.prov_version >> 16, fabric.prov_version & 0xFFFF),
             ip: ip_of(parts),
+            pci: pci_of(parts),
         }
     }
 
@@ -266,6 +297,17 @@ fn text(name: *const c_char) -> String {
     // - a string of the library's, ended by a zero, alive as long as its structure.
     let name = unsafe { CStr::from_ptr(name) };
     name.to_string_lossy().into_owned()
+}
+
+/// Where the card is.
+fn pci_of(info: &sys::Info) -> Option<Pci> {
+    // SAFETY:
+    // - null, or the library's, alive as long as `info`.
+    let bus = unsafe { info.nic.as_ref() }?.bus_attr;
+    // SAFETY: as above
+    let bus = unsafe { bus.as_ref() }.filter(|bus| bus.bus_type == sys::BUS_PCI)?;
+    let sys::PciAttr { domain_id, bus_id, device_id, function_id } = bus.attr;
+    Some(Pci { domain: domain_id, bus: bus_id, device: device_id, function: function_id })
 }
 
 /// `FI_SOCKADDR_IN` and `FI_SOCKADDR_IN6`.

@@ -94,6 +94,19 @@ pub const ADDR_UNSPEC: u64 = u64::MAX;
 /// A key that does not fit in 64 bits (`FI_KEY_NOTAVAIL`).
 pub const KEY_NOTAVAIL: u64 = u64::MAX;
 
+/// A card on a PCI bus (`FI_BUS_PCI`).
+pub const BUS_PCI: c_int = 1;
+
+/// Classes of traffic, by libfabric's names without `FI_TC_`.
+pub const TRAFFIC_CLASSES: [(&str, u32); 6] = [
+    ("best-effort", 0x200),
+    ("low-latency", 0x201),
+    ("dedicated-access", 0x202),
+    ("bulk-data", 0x203),
+    ("scavenger", 0x204),
+    ("network-ctrl", 0x205),
+];
+
 /// Errors of libfabric's own; the others are those of the system.
 pub mod errno {
     /// Nothing there, or no room: try again.

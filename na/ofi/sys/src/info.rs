@@ -2,6 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+use crate::Fid;
+
 /// `fi_tx_attr`: how an endpoint sends.
 #[derive(Debug)]
 #[repr(C)]
@@ -119,7 +121,39 @@ pub struct Info {
     pub ep_attr: *mut EpAttr,
     pub domain_attr: *mut DomainAttr,
     pub fabric_attr: *mut FabricAttr,
-    pub nic: *mut c_void,
+    pub nic: *mut FidNic,
+}
+
+/// `fi_pci_attr`: where a card is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+#[expect(missing_docs, reason = "fields as in fi_nic(3)")]
+pub struct PciAttr {
+    pub domain_id: u16,
+    pub bus_id: u8,
+    pub device_id: u8,
+    pub function_id: u8,
+}
+
+/// `fi_bus_attr`: the bus of a card; `attr` means something for [`crate::BUS_PCI`].
+#[derive(Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "fields as in fi_nic(3)")]
+pub struct BusAttr {
+    pub bus_type: c_int,
+    pub attr: PciAttr,
+}
+
+/// `fid_nic`: a card. Its head is that of every object, of which nothing is used here.
+#[derive(Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "fields as in fi_nic(3)")]
+pub struct FidNic {
+    pub fid: Fid,
+    pub device_attr: *mut c_void,
+    pub bus_attr: *mut BusAttr,
+    pub link_attr: *mut c_void,
+    pub prov_attr: *mut c_void,
 }
 
 /// `fi_cq_attr`: a completion queue to be opened.

@@ -3,10 +3,10 @@
 use std::mem::{offset_of, size_of};
 
 use crate::{
-    AvAttr, CqAttr, CqDataEntry, CqErrEntry, CqMsgEntry, DomainAttr, EpAttr, FabricAttr, Fid,
-    FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, Info, Iovec, Msg, MsgRma, MsgTagged, Ops,
-    OpsAv, OpsCm, OpsCq, OpsDomain, OpsEp, OpsFabric, OpsMr, OpsMsg, OpsRma, OpsTagged, RmaIov,
-    RxAttr, TxAttr,
+    AvAttr, BusAttr, CqAttr, CqDataEntry, CqErrEntry, CqMsgEntry, DomainAttr, EpAttr, FabricAttr,
+    Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, FidNic, Info, Iovec, Msg, MsgRma,
+    MsgTagged, Ops, OpsAv, OpsCm, OpsCq, OpsDomain, OpsEp, OpsFabric, OpsMr, OpsMsg, OpsRma,
+    OpsTagged, PciAttr, RmaIov, RxAttr, TxAttr,
 };
 
 /// One structure.
@@ -47,6 +47,9 @@ layouts! {
     DomainAttr = "fi_domain_attr" 192 { domain 0, name 8, threading 16, control_progress 20, data_progress 24, resource_mgmt 28, av_type 32, mr_mode 36, mr_key_size 40, cq_data_size 48, cq_cnt 56, ep_cnt 64, tx_ctx_cnt 72, rx_ctx_cnt 80, max_ep_tx_ctx 88, max_ep_rx_ctx 96, max_ep_stx_ctx 104, max_ep_srx_ctx 112, cntr_cnt 120, mr_iov_limit 128, caps 136, mode 144, auth_key 152, auth_key_size 160, max_err_data 168, mr_cnt 176, tclass 184 }
     FabricAttr = "fi_fabric_attr" 32 { fabric 0, name 8, prov_name 16, prov_version 24, api_version 28 }
     Info = "fi_info" 120 { next 0, caps 8, mode 16, addr_format 24, src_addrlen 32, dest_addrlen 40, src_addr 48, dest_addr 56, handle 64, tx_attr 72, rx_attr 80, ep_attr 88, domain_attr 96, fabric_attr 104, nic 112 }
+    PciAttr = "fi_pci_attr" 6 { domain_id 0, bus_id 2, device_id 3, function_id 4 }
+    BusAttr = "fi_bus_attr" 12 { bus_type 0, attr 4 }
+    FidNic = "fid_nic" 56 { fid 0, device_attr 24, bus_attr 32, link_attr 40, prov_attr 48 }
     CqAttr = "fi_cq_attr" 40 { size 0, flags 8, format 16, wait_obj 20, signaling_vector 24, wait_cond 28, wait_set 32 }
     AvAttr = "fi_av_attr" 48 { r#type 0, rx_ctx_bits 4, count 8, ep_per_node 16, name 24, map_addr 32, flags 40 }
     CqMsgEntry = "fi_cq_msg_entry" 24 { op_context 0, flags 8, len 16 }

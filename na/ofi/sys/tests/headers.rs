@@ -10,7 +10,7 @@ use std::{
     process::{Command, Output},
 };
 
-use hg_na_ofi_sys::layout::LAYOUTS;
+use hg_na_ofi_sys::{TRAFFIC_CLASSES, layout::LAYOUTS};
 
 const HEADERS: [&str; 7] =
     ["fabric", "fi_domain", "fi_endpoint", "fi_cm", "fi_eq", "fi_rma", "fi_tagged"];
@@ -61,6 +61,7 @@ const NUMBERS: &[(&str, i32)] = &[
     ("FI_WAIT_FD", hg_na_ofi_sys::WAIT_FD),
     ("FI_OPT_ENDPOINT", hg_na_ofi_sys::OPT_ENDPOINT),
     ("FI_OPT_MIN_MULTI_RECV", hg_na_ofi_sys::OPT_MIN_MULTI_RECV),
+    ("FI_BUS_PCI", hg_na_ofi_sys::BUS_PCI),
     ("FI_GETWAIT", hg_na_ofi_sys::GETWAIT),
     ("FI_ENABLE", hg_na_ofi_sys::ENABLE),
     ("FI_EAGAIN", hg_na_ofi_sys::errno::AGAIN),
@@ -69,6 +70,11 @@ const NUMBERS: &[(&str, i32)] = &[
     ("FI_ETRUNC", hg_na_ofi_sys::errno::TRUNC),
     ("FI_ECANCELED", hg_na_ofi_sys::errno::CANCELED),
 ];
+
+/// C's name of a class of traffic.
+fn class(name: &str) -> String {
+    format!("FI_TC_{}", name.to_uppercase().replace('-', "_"))
+}
 
 /// A C program that prints `NAME NUMBER` for everything that is declared.
 fn program() -> String {
@@ -86,7 +92,10 @@ fn program() -> String {
                 .unwrap();
         }
     }
-    for name in CONSTANTS.iter().map(|(name, _)| name).chain(NUMBERS.iter().map(|(name, _)| name)) {
+    let classes = TRAFFIC_CLASSES.map(|(name, _)| class(name));
+    let constants = CONSTANTS.iter().map(|(name, _)| *name);
+    let numbers = NUMBERS.iter().map(|(name, _)| *name);
+    for name in constants.chain(numbers).chain(classes.iter().map(String::as_str)) {
         writeln!(text, "printf(\"{name} %llu\\n\", (unsigned long long) {name});").unwrap();
     }
     text.push_str("return 0;\n}\n");
@@ -141,6 +150,9 @@ fn declarations_agree_with_the_headers() {
     }
     for (name, number) in CONSTANTS {
         assert_eq!(said[*name], *number, "{name}");
+    }
+    for (name, number) in TRAFFIC_CLASSES {
+        assert_eq!(said[&class(name)], u64::from(number), "{name}");
     }
     for (name, number) in NUMBERS {
         assert_eq!(said[*name], u64::try_from(*number).unwrap(), "{name}");

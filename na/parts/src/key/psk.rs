@@ -53,7 +53,6 @@ impl Key {
     ///
     /// # Errors
     /// None where this build can encrypt.
-    #[expect(clippy::unnecessary_wraps, reason = "a build that cannot encrypt refuses it")]
     pub fn given(key: &hg_na::Key) -> Result<Self, Error> {
         Ok(Self(key.0))
     }

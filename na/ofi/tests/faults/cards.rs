@@ -1,0 +1,115 @@
+//! Several cards, keys and classes of traffic, over the machine's libfabric that is made to say that it has two cards
+//! (`tests/imitation/cards.c`): what no machine here has is imitated.
+
+use std::{
+    env,
+    path::PathBuf,
+    process::{Command, Output},
+    sync::OnceLock,
+};
+
+use hg_na_ofi::PATH_VARIABLE;
+
+use super::{MARK, open, said, sentence};
+
+/// Set in a process that opens a URL: the settings, as `name=value`.
+const SETTINGS: &str = "HG_TEST_CARD_SETTINGS";
+/// What the imitation reads; no machine has devices there.
+const BUSES: &str = "HG_TEST_CARDS";
+
+/// The imitation, compiled; `None`: the headers of libfabric are not here.
+fn imitation() -> Option<&'static PathBuf> {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let build = || {
+        let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/imitation/cards.c");
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let library = folder.join(format!("cards-{}.so", std::process::id()));
+        let headers = Command::new("cc")
+            .args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null", "-o", "/dev/null"])
+            .output();
+        if !headers.is_ok_and(|output| output.status.success()) {
+            return None;
+        }
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .args([&library, &source])
+            .arg("-ldl")
+            .status();
+        assert!(built.unwrap().success());
+        // At once in its place, where another process may be loading the same.
+        let shared = folder.join("cards.so");
+        std::fs::rename(&library, &shared).unwrap();
+        Some(shared)
+    };
+    BUILT.get_or_init(build).as_ref()
+}
+
+/// Opens a URL over the imitation, and says over what.
+#[test]
+#[expect(clippy::print_stdout, reason = "its one word to its parent")]
+fn a_process_with_cards() {
+    let Ok(settings) = env::var(SETTINGS) else { return };
+    let settings: Vec<_> = settings.split(',').filter_map(|it| it.split_once('=')).collect();
+    match open("ofi+tcp://127.0.0.1", &settings) {
+        Ok(domain) => {
+            drop(domain.context(0).unwrap());
+            println!("{MARK}{domain:?}");
+        }
+        Err(error) => println!("{MARK}{error}"),
+    }
+}
+
+fn opened(settings: &str, local_rank: &str) -> Option<Output> {
+    let process = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "cards::a_process_with_cards", "--nocapture"])
+        .env(PATH_VARIABLE, imitation()?)
+        .env(SETTINGS, settings)
+        .env(BUSES, "fe ff")
+        .env("OMPI_COMM_WORLD_LOCAL_RANK", local_rank)
+        .output();
+    process.ok()
+}
+
+#[expect(clippy::print_stdout, reason = "says what is skipped")]
+fn skipped(name: &str) {
+    println!("SKIPPED: {name}: libfabric-dev is not installed");
+}
+
+#[test]
+fn processes_of_a_node_share_its_cards_and_a_domain_that_is_named_is_taken() {
+    for (settings, local_rank, card) in [
+        ("", "0", "card0"),
+        ("", "1", "card1"),
+        ("", "2", "card0"),
+        ("domain=card0", "1", "card0"),
+        ("domain=card1", "0", "card1"),
+    ] {
+        let Some(output) = opened(settings, local_rank) else {
+            return skipped(
+                "processes_of_a_node_share_its_cards_and_a_domain_that_is_named_is_taken",
+            );
+        };
+        let said = said(&output);
+        assert!(said.contains(&format!(" on {card})")), "{settings} {local_rank}: {said}");
+    }
+}
+
+#[test]
+fn a_key_and_a_class_of_traffic_reach_libfabric() {
+    for (settings, asked) in [
+        ("auth-key=00ff10", "asked: key 00ff10 twice class 0 0"),
+        ("traffic-class=low-latency", "asked: key  twice class 201 201"),
+    ] {
+        let Some(output) = opened(settings, "0") else {
+            return skipped("a_key_and_a_class_of_traffic_reach_libfabric");
+        };
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(told.contains(asked), "{settings}: {told}");
+    }
+}
+
+#[test]
+fn a_key_that_a_provider_does_not_take_is_named() {
+    let said = sentence("ofi+tcp://127.0.0.1", &[("auth-key", "00ff10")]);
+    assert!(said.contains("`auth-key`") && said.contains("tcp takes no such value"), "{said}");
+}
