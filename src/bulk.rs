@@ -129,9 +129,15 @@
 //! assert_eq!(bulk.len(), 8000);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Memory of accelerators
+//! [`Memory::on_device`] takes an address of CUDA, ROCm or Level Zero, of which nothing has to be there to build this. Over
+//! `ofi+...://` with the setting `device-memory` = `on`, where the provider reaches such memory (`FI_HMEM`: cxi, verbs, efa), a card moves
+//! it without a copy in between: each transfer over one run of it. Everywhere else [`Engine::expose`](crate::Engine::expose) says that it is
+//! not supported; `routing` = `off` leaves out the way by shared memory, which does not reach it. It was tested over an imitation alone.
 
 pub use hg_bulk::{AsRange, Descriptor, Range, RangeRef, RemoteRange, TransferError};
 pub use hg_engine::{Bulk, Busy, EAGER_MAX, Fetch, Transfer, View};
-pub use hg_na::{Frozen, Keeper, Memory, Rights, Segment, SharedBytes};
+pub use hg_na::{Device, Frozen, Keeper, Memory, Rights, Segment, SharedBytes};
 #[cfg(feature = "sm")]
 pub use hg_na_sm::shared::{Buffer, alloc};

@@ -38,7 +38,8 @@ impl Local {
     /// Registers memory with the domain that `owner` numbers in this process.
     ///
     /// # Errors
-    /// [`Error::Denied`] when the memory cannot grant these rights, [`Error::Limit`].
+    /// [`Error::Denied`] when the memory cannot grant these rights, [`Error::Limit`], [`Error::Unsupported`] for memory of a device
+    /// that the domain does not reach.
     pub fn register(
         domain: &dyn Domain,
         owner: u64,
@@ -48,6 +49,11 @@ impl Local {
         let (len, writable) = (memory.len(), memory.writable());
         if rights.contains(Rights::WRITE) && !writable {
             return Err(Error::Denied { granted: Rights::READ, needed: rights });
+        }
+        if memory.device().is_some() && !domain.caps().device_memory {
+            return Err(Error::Unsupported(
+                "memory of a device over this transport: ofi+... with its setting device-memory may reach it",
+            ));
         }
         let count = memory.segments().len();
         let at_once = domain.caps().max_segments.max(1);

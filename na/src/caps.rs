@@ -28,6 +28,9 @@ pub struct Caps {
     pub one_sided: bool,
     /// Whether peers' shareable memory can be seen without a copy ([`crate::Op::View`]).
     pub views: bool,
+    /// Whether memory of devices is moved ([`crate::Memory::on_device`]); otherwise registering it is
+    /// [`crate::Error::Unsupported`].
+    pub device_memory: bool,
     /// Who checks rights, bounds and freshness of remote memory.
     pub checked_by: CheckedBy,
     /// When a message may follow a put.
@@ -57,6 +60,7 @@ impl Caps {
             max_transfer: u64::MAX,
             one_sided: false,
             views: false,
+            device_memory: false,
             checked_by: CheckedBy::Owner,
             put_ordering: PutOrdering::AfterCompletion,
             sleep: Sleep::Poll,

@@ -84,6 +84,7 @@
 //! | [`Message`] in a transport's memory | connection, context | keeps the mapping; its bytes borrow it, and what lets them go takes it ([`Context::post`], [`Message::into_body`]) or borrows it mutably ([`Context::exchange`], [`Context::reply`], [`Message::truncate`]) | compile-fail: 1, 2, and at [`Context::exchange`] |
 //! | [`MessageBody`] of a user's own | whatever it likes | it is safe code that may give other bytes each time: who copies them asks once, and goes by that length | `na/sm/tests/bodies.rs` |
 //! | received [`Message`], and who holds its memory ([`Message::shared`]) | connection, context | private memory, used again once nobody has a share or a weak one | `na/sm/src/body.rs` |
+//! | [`Memory`] of a device ([`Memory::on_device`]) | everything | processors do not touch it: copies and registrations refuse it, unless a card moves it | `na/memory/src/copy.rs` |
 //! | [`Memory`] | everything | no reference to its bytes: they are copied ([`Memory::exclusion`]), and come back with the owner that went in; read-only memory is refused where bytes would land | 3, 4; under Miri `na/memory/src/copy.rs`; `one_sided` of the conformance suite |
 //! | alias of memory ([`Memory::alias`]) | the plugin that it was registered with | is a share of the original, which is not taken apart before | under Miri `na/memory/src/copy.rs` |
 //! | [`Region`] | domain, contexts | keeps the memory; [`Region::unregister`] takes it, and gives it back when nothing else holds it, or else refuses ([`Error::RegionBusy`]) or gives a copy | 5; `one_sided`; `na/sm/src/shared/tests.rs` |
@@ -219,7 +220,7 @@ pub use error::{Error, GoneReason};
 pub use frozen::{Frozen, arriving, departing, holds_frozen};
 pub use harvest::{Guest, Harvest, Told};
 pub use identity::Identity;
-pub use memory::{Keeper, Memory, Rights, Segment};
+pub use memory::{Device, Keeper, Memory, Rights, Segment};
 pub use message::{INLINE_MAX, Message, MessageBody, WIDE_MAX};
 pub use mover::{Begun, Mover};
 pub use offer::{Availability, Offer};

@@ -42,6 +42,18 @@ pub struct Segment {
     pub len: usize,
 }
 
+/// Where bytes lie that cards may reach and processors may not: memory of an accelerator (`FI_HMEM` of libfabric).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Device {
+    /// CUDA's, of the device with this number (`cudaMalloc`).
+    Cuda(i32),
+    /// ROCm's (`hipMalloc`).
+    Rocm,
+    /// Level Zero's, of the device with this number (`zeMemAllocDevice`).
+    LevelZero(i32),
+}
+
 /// Any owner of stable bytes.
 ///
 /// Nobody can reach the bytes through this value, so that a region may be written by others while
@@ -49,6 +61,7 @@ pub struct Segment {
 pub struct Memory {
     segments: Vec<Segment>,
     writable: bool,
+    device: Option<Device>,
     exclusion: Arc<RwLock<()>>,
     owner: Owner,
 }
@@ -146,7 +159,35 @@ impl Memory {
     )]
     #[must_use]
     pub unsafe fn from_raw_parts(segments: Vec<Segment>, writable: bool, keeper: Keeper) -> Self {
-        Self { segments, writable, exclusion: Arc::default(), owner: Owner::Kept(keeper) }
+        let owner = Owner::Kept(keeper);
+        Self { segments, writable, device: None, exclusion: Arc::default(), owner }
+    }
+
+    /// Memory of a device. Nothing here reads or writes it: transports that reach it by a card move it
+    /// ([`crate::Caps::device_memory`]), everything else refuses it by name.
+    ///
+    /// # Safety
+    /// Until `keeper` is dropped, each segment is one run of that device's memory, which stays where it is, and which a card may read,
+    /// and write if `writable`.
+    #[expect(
+        unsafe_code,
+        reason = "declares what only the caller can promise; does nothing unsafe"
+    )]
+    #[must_use]
+    pub unsafe fn on_device(
+        device: Device,
+        segments: Vec<Segment>,
+        writable: bool,
+        keeper: Keeper,
+    ) -> Self {
+        let owner = Owner::Kept(keeper);
+        Self { segments, writable, device: Some(device), exclusion: Arc::default(), owner }
+    }
+
+    /// The device whose memory it is; `None`: the processor's.
+    #[must_use]
+    pub fn device(&self) -> Option<Device> {
+        self.device
     }
 
     /// The same bytes once more, for a second plugin: `original` stays alive with it, and copies by
@@ -156,6 +197,7 @@ impl Memory {
         Self {
             segments: original.segments.clone(),
             writable: original.writable,
+            device: original.device,
             exclusion: Arc::clone(&original.exclusion),
             owner: Owner::Alias(Arc::clone(original)),
         }
@@ -255,14 +297,16 @@ fn segment_of(bytes: &mut Vec<u8>) -> Segment {
 impl From<Vec<u8>> for Memory {
     fn from(mut bytes: Vec<u8>) -> Self {
         let segments = vec![segment_of(&mut bytes)];
-        Self { segments, writable: true, exclusion: Arc::default(), owner: Owner::One(bytes) }
+        let owner = Owner::One(bytes);
+        Self { segments, writable: true, device: None, exclusion: Arc::default(), owner }
     }
 }
 
 impl From<Vec<Vec<u8>>> for Memory {
     fn from(mut pieces: Vec<Vec<u8>>) -> Self {
         let segments = pieces.iter_mut().map(segment_of).collect();
-        Self { segments, writable: true, exclusion: Arc::default(), owner: Owner::Many(pieces) }
+        let owner = Owner::Many(pieces);
+        Self { segments, writable: true, device: None, exclusion: Arc::default(), owner }
     }
 }
 
@@ -270,7 +314,8 @@ impl From<Arc<[u8]>> for Memory {
     fn from(bytes: Arc<[u8]>) -> Self {
         let segments =
             vec![Segment { address: bytes.as_ptr().expose_provenance(), len: bytes.len() }];
-        Self { segments, writable: false, exclusion: Arc::default(), owner: Owner::Shared(bytes) }
+        let owner = Owner::Shared(bytes);
+        Self { segments, writable: false, device: None, exclusion: Arc::default(), owner }
     }
 }
 
@@ -282,7 +327,7 @@ impl From<&Frozen> for Memory {
         let slice = bytes.as_slice().unwrap_or_default();
         let segment = Segment { address: slice.as_ptr().expose_provenance(), len: slice.len() };
         let (segments, owner) = (vec![segment], Owner::Frozen(bytes));
-        Self { segments, writable: false, exclusion: Arc::default(), owner }
+        Self { segments, writable: false, device: None, exclusion: Arc::default(), owner }
     }
 }
 

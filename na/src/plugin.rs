@@ -93,7 +93,8 @@ pub trait Domain: Send + Sync + fmt::Debug {
     /// Makes memory reachable, for every context of this domain and for their peers.
     ///
     /// # Errors
-    /// [`Error::Denied`] when the memory cannot grant these rights, [`Error::Limit`].
+    /// [`Error::Denied`] when the memory cannot grant these rights, [`Error::Limit`], [`Error::Unsupported`] for memory of a device
+    /// that is not reached.
     fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error>;
 
     /// Opens endpoint `id`; its address names it. Each id once at a time.

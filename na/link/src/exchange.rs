@@ -137,6 +137,10 @@ pub trait Carrier {
     ) -> Result<bool, Self::Fault>;
 }
 
+/// What happens to a transfer that cannot be lent and may not travel in frames.
+const UNREACHED: &str =
+    "memory of a device that is cut into several runs, or that one side's transport does not reach";
+
 /// What sending one frame came to.
 #[derive(Debug)]
 pub enum Step<F> {
@@ -176,7 +180,7 @@ pub fn step<K, C: Carrier>(
         }
     }
     if link.way.lanes.has_credit(TRANSFERS)
-        && let Some(step) = send_transfer(link, carrier)
+        && let Some(step) = send_transfer(link, carrier, done)
     {
         return step;
     }
@@ -252,7 +256,11 @@ fn send_plain<K, C: Carrier>(
 }
 
 /// The next frame of a transfer, when there is one that may leave.
-fn send_transfer<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step<C::Fault>> {
+fn send_transfer<K, C: Carrier>(
+    link: &mut To<K, C>,
+    carrier: &mut C,
+    done: &mut Vec<Completion>,
+) -> Option<Step<C::Fault>> {
     if let Some(id) = link.way.aborts.front().copied() {
         let step = send_plain(link, carrier, Kind::Abort, id);
         if matches!(step, Step::Left) {
@@ -278,8 +286,14 @@ fn send_transfer<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<
     if let Some(piece) = link.owner.next_piece(room) {
         return Some(send_piece(link, carrier, Kind::GetData, &piece));
     }
-    if link.initiator.next(ACTIVE_MAX).is_some() {
-        return send_lent(link, carrier).or_else(|| announce(link, carrier));
+    if let Some(next) = link.initiator.next(ACTIVE_MAX) {
+        let must_be_lent = next.must_be_lent();
+        let sent = send_lent(link, carrier);
+        if sent.is_none() && must_be_lent {
+            done.extend(link.initiator.refuse_next(UNREACHED));
+            return Some(Step::Left);
+        }
+        return sent.or_else(|| announce(link, carrier));
     }
     let piece = link.initiator.next_piece(room)?;
     Some(send_piece(link, carrier, Kind::PutData, &piece))
@@ -338,7 +352,7 @@ fn announce<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step<
 /// Lends the memory of the next transfer to its owner. `None`: it travels in frames.
 fn send_lent<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step<C::Fault>> {
     let transfer = link.initiator.next(ACTIVE_MAX)?;
-    let is_long = transfer.access.len >= carrier.lent_min();
+    let is_long = transfer.access.len >= carrier.lent_min() || transfer.must_be_lent();
     if !is_long || transfer.in_frames || !carrier.may_lend(&link.way.own) {
         return None;
     }

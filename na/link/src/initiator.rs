@@ -145,6 +145,14 @@ impl Initiator {
         self.open.insert(serial, Open { transfer: Some(transfer), is_put, len, passed, lent });
     }
 
+    /// The next one cannot be made: it ends.
+    pub fn refuse_next(&mut self, why: &'static str) -> Option<Completion> {
+        let transfer = self.waiting.pop_front()?;
+        // One that was lent first has perhaps begun.
+        let reached = if transfer.in_frames { Reached::Unknown } else { Reached::Never };
+        Some(transfer.end(Some((Error::Unsupported(why), reached))))
+    }
+
     /// Whether bytes of a put are to be sent.
     #[must_use]
     pub fn is_streaming(&self) -> bool {

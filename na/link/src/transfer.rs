@@ -80,6 +80,12 @@ impl Transfer {
         Self { id, token, is_put, slice, entry, access, in_frames: false }
     }
 
+    /// Whether either side's memory is a device's: its bytes travel over lent memory, or not at all.
+    #[must_use]
+    pub fn must_be_lent(&self) -> bool {
+        self.entry.is_on_device() || self.access.claim.is_on_device()
+    }
+
     /// What the owner must have granted.
     pub(crate) fn needed(&self) -> Rights {
         if self.is_put { Rights::WRITE } else { Rights::READ }

@@ -11,6 +11,7 @@ use crate::{pieces, raw};
 /// # Errors
 /// [`Error::OutOfRange`].
 pub fn copy_out(memory: &Memory, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+    check_reached(memory)?;
     let runs = pieces(memory, offset, into.len() as u64)?;
     let _shared = memory.exclusion().read().unwrap_or_else(PoisonError::into_inner);
     let mut rest = into;
@@ -48,6 +49,7 @@ pub fn copy_between(
     (into, into_offset): (&Memory, u64),
     len: u64,
 ) -> Result<(), Error> {
+    check_reached(from)?;
     check_writable(into)?;
     let mut sources = pieces(from, from_offset, len)?;
     let mut targets = pieces(into, into_offset, len)?;
@@ -74,8 +76,19 @@ fn rest_of(run: Segment, used: usize) -> Option<Segment> {
     (run.len > used).then(|| Segment { address: run.address + used, len: run.len - used })
 }
 
+/// Refuses memory that is not the processor's to touch.
+pub(crate) fn check_reached(memory: &Memory) -> Result<(), Error> {
+    match memory.device() {
+        None => Ok(()),
+        Some(_) => {
+            Err(Error::Unsupported("a copy of a device's memory: its own library makes one"))
+        }
+    }
+}
+
 /// Refuses memory that must not be written.
 pub(crate) fn check_writable(memory: &Memory) -> Result<(), Error> {
+    check_reached(memory)?;
     if memory.writable() {
         Ok(())
     } else {
@@ -190,6 +203,32 @@ mod tests {
         drop((one, other));
         let bytes = Arc::into_inner(original).unwrap().into_vec().unwrap();
         assert!(bytes == [1; 8] || bytes == [2; 8]);
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "memory that nobody may touch")]
+    fn memory_of_a_device_is_not_touched_by_the_processor() {
+        let segment = Segment { address: 8, len: 4 };
+        // SAFETY:
+        // - there is no such device: nothing reaches it.
+        let device =
+            unsafe { Memory::on_device(hg_na::Device::Cuda(0), vec![segment], true, Arc::new(())) };
+        let alias = Memory::alias(&Arc::new(device));
+        assert_eq!(alias.device(), Some(hg_na::Device::Cuda(0)));
+        let own = Memory::from(vec![0u8; 4]);
+        let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let refused = [
+            copy_out(&alias, 0, &mut [0; 4]),
+            copy_in(&alias, 0, &[0; 4]),
+            copy_between((&alias, 0), (&own, 0), 4),
+            copy_between((&own, 0), (&alias, 0), 4),
+            crate::write_vectored(std::os::fd::AsFd::as_fd(&one), &[], &alias, (0, 4)).map(drop),
+            crate::read_vectored(std::os::fd::AsFd::as_fd(&other), &alias, (0, 4), &mut [])
+                .map(drop),
+        ];
+        for refused in refused {
+            assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+        }
     }
 
     #[test]

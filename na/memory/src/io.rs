@@ -4,7 +4,10 @@ use std::{io, os::fd::BorrowedFd, sync::PoisonError};
 
 use hg_na::{Error, Memory};
 
-use crate::{copy::check_writable, pieces, raw};
+use crate::{
+    copy::{check_reached, check_writable},
+    pieces, raw,
+};
 
 /// Writes `before`, then `len` bytes of `memory` from `offset` on, in one `sendmsg(2)` without `SIGPIPE`: as many as
 /// the socket takes, or as 1,024 vectors hold. The result counts `before`, too.
@@ -17,6 +20,7 @@ pub fn write_vectored(
     memory: &Memory,
     (offset, len): (u64, u64),
 ) -> Result<io::Result<usize>, Error> {
+    check_reached(memory)?;
     let runs: Vec<_> = pieces(memory, offset, len)?.collect();
     let _shared = memory.exclusion().read().unwrap_or_else(PoisonError::into_inner);
     Ok(raw::write(fd, before, memory, &runs))

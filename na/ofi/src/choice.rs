@@ -9,7 +9,7 @@ use crate::{
     address::{Asked, needs},
     cards::{Here, Pci},
     fabric::{Form, Offer, Wanted, Way, library, offers},
-    settings::{AUTH_KEY, DOMAIN, LIFELINE, SUBNET, Settings, TRAFFIC_CLASS},
+    settings::{AUTH_KEY, DEVICE_MEMORY, DOMAIN, LIFELINE, SUBNET, Settings, TRAFFIC_CLASS},
 };
 
 /// Longest frame: rxm sends it eagerly.
@@ -50,10 +50,15 @@ pub(crate) fn choose(
     let fits = |offer: &Offer| is_of(offer) && is_there(offer);
     let mut all: Vec<Offer> = Vec::new();
     let (auth_key, traffic_class) = (settings.auth_key.as_deref(), settings.traffic_class);
-    let asked = Wanted { source, auth_key, traffic_class, ..Wanted::default() };
+    let device_memory = settings.device_memory;
+    let asked = Wanted { source, device_memory, auth_key, traffic_class, ..Wanted::default() };
     let mut wanted = Wanted { provider: Some(provider), ..asked };
     let ways = settings.way.map_or(vec![Way::Untagged, Way::Tagged], |way| vec![way]);
-    let one_sided = if settings.bounds.rma { &[true, false][..] } else { &[false] };
+    let one_sided = match (settings.bounds.rma, device_memory) {
+        (true, true) => &[true][..],
+        (true, false) => &[true, false],
+        (false, _) => &[false],
+    };
     for (way, one_sided) in ways.iter().flat_map(|way| one_sided.iter().map(|it| (*way, *it))) {
         if all.is_empty() {
             wanted = Wanted { way, one_sided, ..wanted };
@@ -126,12 +131,16 @@ fn refused(wanted: Wanted<'_>) -> Option<Error> {
     let without = [
         (AUTH_KEY, wanted.auth_key.is_some(), Wanted { auth_key: None, ..wanted }),
         (TRAFFIC_CLASS, wanted.traffic_class.is_some(), Wanted { traffic_class: None, ..wanted }),
+        (DEVICE_MEMORY, wanted.device_memory, Wanted { device_memory: false, ..wanted }),
     ];
     let name = without.into_iter().find_map(|(name, is_asked, less)| {
         (is_asked && offers(less).is_ok_and(|all| !all.is_empty())).then_some(name)
     })?;
     let provider = wanted.provider.unwrap_or_default();
-    let why = format!("{provider} takes no such value here");
+    let why = match name {
+        DEVICE_MEMORY => format!("{provider} reaches no memory of devices here"),
+        _ => format!("{provider} takes no such value here"),
+    };
     Some(Error::BadSetting { name: name.to_owned(), why })
 }
 

@@ -49,7 +49,8 @@ impl OfiDomain {
         };
         let endpoint = Endpoint::open(&offer, form)?;
         let sleeps = endpoint.wait_fd().is_some();
-        let common = Common::new(bounds, sleeps, options.listen)?;
+        let mut common = Common::new(bounds, sleeps, options.listen)?;
+        common.caps.device_memory = settings.device_memory;
         common.warn_of_strangers(&listener.place);
         Ok(Self(Arc::new(Shared {
             common: Arc::new(common),
@@ -98,7 +99,12 @@ impl Domain for OfiDomain {
 
     fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error> {
         self.0.common.same_process()?;
-        Ok(Region::new(ServedRegion::register(&self.0.common.regions, memory, rights)?))
+        let common = &self.0.common;
+        let region = match common.caps.device_memory {
+            true => ServedRegion::register_anywhere(&common.regions, memory, rights)?,
+            false => ServedRegion::register(&common.regions, memory, rights)?,
+        };
+        Ok(Region::new(region))
     }
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {

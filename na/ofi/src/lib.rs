@@ -25,6 +25,7 @@
 //! | `silence-bound-ms` | bound for noticing a peer that is cut off (30,000; 3,000 at least) |
 //! | `retry-bound-ms` | bound for a live peer to which libfabric sends nothing (60,000) |
 //! | `rma` | `off`: put and get travel in messages even where the provider has one-sided operations (`on`) |
+//! | `device-memory` | `on`: memory of devices is moved (`hg_na::Memory::on_device`), where the provider can (`off`) |
 //! | `multi-receive` | `off`, `on`: whether one buffer takes many messages where the provider has that |
 //! | `messages` | `tagged`: libfabric's tagged messages even where the provider has `untagged` ones |
 //! | `sleep` | `off`: progress polls even where the provider has something to wait on (`on`) |

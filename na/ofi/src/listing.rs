@@ -90,12 +90,13 @@ pub(crate) fn offers() -> Result<Vec<Offer>, Error> {
     Ok(listed)
 }
 
-const MODES: [(i32, &str); 6] = [
+const MODES: [(i32, &str); 7] = [
     (sys::MR_LOCAL, "FI_MR_LOCAL"),
     (sys::MR_VIRT_ADDR, "FI_MR_VIRT_ADDR"),
     (sys::MR_ALLOCATED, "FI_MR_ALLOCATED"),
     (sys::MR_PROV_KEY, "FI_MR_PROV_KEY"),
     (sys::MR_ENDPOINT, "FI_MR_ENDPOINT"),
+    (sys::MR_HMEM, "FI_MR_HMEM"),
     (1, "FI_MR_BASIC"),
 ];
 

@@ -25,6 +25,8 @@ pub(crate) const RETRY_BOUND_MS: &str = "retry-bound-ms";
 pub(crate) const AUTH_KEY: &str = "auth-key";
 /// Setting: how the network treats what is sent.
 pub(crate) const TRAFFIC_CLASS: &str = "traffic-class";
+/// Setting: `on` reaches memory of devices, where the provider can.
+pub(crate) const DEVICE_MEMORY: &str = "device-memory";
 /// Setting: `off` posts a frame for each message even where the provider has multi-receive buffers.
 pub(crate) const MULTI_RECEIVE: &str = "multi-receive";
 /// Setting: `tagged` uses tagged messages even where the provider has others.
@@ -32,7 +34,7 @@ pub(crate) const MESSAGES: &str = "messages";
 /// Setting: `off` polls even where the provider has something to wait on.
 pub(crate) const SLEEP: &str = "sleep";
 
-const KNOWN: [&str; 15] = [
+const KNOWN: [&str; 16] = [
     DOMAIN,
     SUBNET,
     LIFELINE,
@@ -48,6 +50,7 @@ const KNOWN: [&str; 15] = [
     KEY_ENV,
     AUTH_KEY,
     TRAFFIC_CLASS,
+    DEVICE_MEMORY,
 ];
 
 const RETRY_BOUND: Duration = Duration::from_secs(60);
@@ -65,6 +68,7 @@ pub(crate) struct Settings {
     /// `None`: untagged, if the provider has that.
     pub(crate) way: Option<Way>,
     pub(crate) sleep: bool,
+    pub(crate) device_memory: bool,
     pub(crate) auth_key: Option<Vec<u8>>,
     /// `None`: the provider's default.
     pub(crate) traffic_class: Option<u32>,
@@ -117,10 +121,19 @@ impl Settings {
         };
         let no_key = || Reader::bad(AUTH_KEY, "it takes SERVICE:VNI, or hexadecimal digits");
         let auth_key = reader.text(AUTH_KEY).map(|text| auth_key(text).ok_or_else(no_key));
+        let (bounds, device_memory) =
+            (Bounds::read(&reader)?, reader.switch(DEVICE_MEMORY, "on", "off", false)?);
+        if device_memory && !bounds.rma {
+            return Err(Reader::bad(
+                DEVICE_MEMORY,
+                "it is moved one-sidedly alone: `rma` is `off`",
+            ));
+        }
         Ok(Self {
+            device_memory,
             auth_key: auth_key.transpose()?,
             traffic_class: reader.text(TRAFFIC_CLASS).map(traffic_class).transpose()?,
-            bounds: Bounds::read(&reader)?,
+            bounds,
             multi_receive,
             way,
             sleep: reader.switch(SLEEP, "on", "off", true)?,
@@ -160,6 +173,7 @@ mod tests {
             (AUTH_KEY, "0g"),
             (AUTH_KEY, ""),
             (TRAFFIC_CLASS, "fast"),
+            (DEVICE_MEMORY, "cuda"),
         ] {
             assert!(matches!(read(name, value), Err(Error::BadSetting { .. })), "{name} {value}");
         }

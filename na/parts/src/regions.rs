@@ -4,7 +4,7 @@
 //! | offset | size | field | meaning |
 //! |---:|---:|---|---|
 //! | 0 | 16 | domain | random id of the owner's domain |
-//! | 16 | 8 | key | names the region there; never used twice |
+//! | 16 | 8 | key | names the region there; never used twice. The highest bit: memory of a device |
 //! | 24 | 16 | token | random; the region holds the same |
 //!
 //! Each copy or system call that serves a peer holds the region's memory for as long as it lasts, so unregistering waits
@@ -46,7 +46,16 @@ pub struct Claim {
     token: [u8; 16],
 }
 
+/// In the key of memory of a device.
+const ON_DEVICE: u64 = 1 << 63;
+
 impl Claim {
+    /// Whether it says that the memory is a device's: no bytes of it travel in messages.
+    #[must_use]
+    pub fn is_on_device(&self) -> bool {
+        self.key & ON_DEVICE != 0
+    }
+
     /// The wire form.
     #[must_use]
     pub fn encode(&self) -> [u8; CLAIM_LEN] {
@@ -76,6 +85,7 @@ pub struct Entry {
     token: [u8; 16],
     rights: Rights,
     size: u64,
+    is_on_device: bool,
     /// `None` once it was unregistered.
     memory: RwLock<Option<Arc<Memory>>>,
 }
@@ -85,6 +95,12 @@ impl Entry {
     pub fn with<T>(&self, act: impl FnOnce(&Memory) -> T) -> Option<T> {
         let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
         memory.as_deref().map(act)
+    }
+
+    /// Whether the memory is a device's, which only cards reach.
+    #[must_use]
+    pub fn is_on_device(&self) -> bool {
+        self.is_on_device
     }
 
     /// The memory itself: it stays alive as long as this is held.
@@ -191,8 +207,25 @@ impl ServedRegion {
     ///
     /// # Errors
     /// [`Error::Denied`] when it cannot be written but [`Rights::WRITE`] is asked for,
-    /// [`Error::Limit`] when it has too many segments.
+    /// [`Error::Limit`] when it has too many segments, [`Error::Unsupported`] for memory of a device.
     pub fn register(
+        regions: &Arc<Regions>,
+        memory: Memory,
+        rights: Rights,
+    ) -> Result<Arc<Self>, Error> {
+        match memory.device() {
+            None => Self::register_anywhere(regions, memory, rights),
+            Some(_) => Err(Error::Unsupported(
+                "memory of a device over this transport: ofi+... with its setting device-memory may reach it",
+            )),
+        }
+    }
+
+    /// The same, also of memory of a device, for a transport whose card reaches it.
+    ///
+    /// # Errors
+    /// As [`ServedRegion::register`].
+    pub fn register_anywhere(
         regions: &Arc<Regions>,
         memory: Memory,
         rights: Rights,
@@ -207,10 +240,12 @@ impl ServedRegion {
         let (token, size) = (random()?, memory.len());
         // Relaxed: only the number counts.
         let key = regions.last_key.fetch_add(1, Ordering::Relaxed);
+        let is_on_device = memory.device().is_some();
+        let key = if is_on_device { key | ON_DEVICE } else { key };
         let claim = Claim { domain: regions.domain, key, token };
         let descriptor = Descriptor::new(size, rights, &claim.encode());
         let memory = RwLock::new(Some(Arc::new(memory)));
-        let entry = Arc::new(Entry { token, rights, size, memory });
+        let entry = Arc::new(Entry { token, rights, size, is_on_device, memory });
         let mut table = regions.table.write().unwrap_or_else(PoisonError::into_inner);
         table.insert(key, Arc::clone(&entry));
         drop(table);
@@ -316,7 +351,10 @@ impl RegionState for ServedRegion {
         if region.regions.guard.is_child() {
             return region.leave().filter(is_inherited).ok_or(Error::Forked);
         }
-        region.take().ok_or(Error::StaleDescriptor)
+        let is_on_device = region.entry.is_on_device;
+        // Of a device's nobody makes a copy: what a card does not let go of is left to it.
+        let why = if is_on_device { Error::RegionBusy } else { Error::StaleDescriptor };
+        region.take().ok_or(why)
     }
 }
 
@@ -389,6 +427,31 @@ mod tests {
         let mut bytes = [0; 8];
         hg_na_memory::copy_out(&back, 0, &mut bytes).unwrap();
         assert_eq!(bytes, [1, 1, 1, 2, 2, 2, 2, 2], "a late writer changes nothing");
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "memory that nobody may touch")]
+    fn memory_of_a_device_is_refused_by_name_and_where_it_is_taken_its_claim_says_what_it_is() {
+        let device = || {
+            let segment = hg_na::Segment { address: 8, len: 8 };
+            // SAFETY:
+            // - there is no such device: nothing reaches it.
+            unsafe { Memory::on_device(hg_na::Device::Rocm, vec![segment], true, Arc::new(())) }
+        };
+        let regions = regions();
+        let refused = ServedRegion::register(&regions, device(), Rights::READ).map(drop);
+        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+        let region = ServedRegion::register_anywhere(&regions, device(), Rights::all()).unwrap();
+        let claim = Claim::decode(region.descriptor().opaque()).unwrap();
+        assert!(claim.is_on_device() && regions.find(&claim).unwrap().is_on_device());
+        assert!(region.read(0, &mut [0]).is_err() && region.write(0, &[0]).is_err());
+        // Nobody makes a copy of it: what is still lent stays with the card.
+        let shared = region.entry().share().unwrap();
+        region.entry().abandon();
+        assert!(matches!(region.unregister(), Err(Error::RegionBusy)));
+        assert_eq!(shared.device(), Some(hg_na::Device::Rocm));
+        let other = ServedRegion::register(&regions, Memory::from(vec![1]), Rights::READ).unwrap();
+        assert!(!Claim::decode(other.descriptor().opaque()).unwrap().is_on_device());
     }
 
     #[test]

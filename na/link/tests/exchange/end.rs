@@ -103,6 +103,10 @@ impl Card {
         let (own, offset, len) = &it.own;
         let (from, to) = ((own, *offset), (lent, there));
         let ((from, at), (to, into)) = if it.to_peer { (from, to) } else { (to, from) };
+        if from.device().is_some() || to.device().is_some() {
+            // No processor can.
+            return true;
+        }
         let mut bytes = vec![0; *len];
         hg_na_memory::copy_out(from, at, &mut bytes).is_ok()
             && hg_na_memory::copy_in(to, into, &bytes).is_ok()

@@ -11,6 +11,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod devices;
 mod end;
 
 use std::{

@@ -54,4 +54,4 @@ impl Endpoint {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(in crate::fabric) mod tests;

@@ -139,7 +139,8 @@ impl Endpoint {
                 // Two registrations of a domain never share a key.
                 let key = regions.len() as u64 + 1;
                 let access = sys::TRANSMIT | sys::RECV;
-                let region = register(&domain, &ep, (base, len), access, (limits.mr_mode, key))?;
+                let region =
+                    register(&domain, &ep, (base, len, None), access, (limits.mr_mode, key))?;
                 // SAFETY:
                 // - open; the field is set when it is registered.
                 *descriptor = unsafe { (*region.raw()).mem_desc }.expose_provenance();

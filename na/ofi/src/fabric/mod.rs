@@ -20,6 +20,8 @@
 //! every method that reaches the library takes `&mut self`.
 
 mod closing;
+#[cfg(test)]
+mod device_tests;
 mod endpoint;
 mod fault;
 mod frames;

@@ -29,6 +29,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) one_sided: bool,
     /// With buffers that take many messages.
     pub(crate) multi_receive: bool,
+    /// Reaching memory of devices.
+    pub(crate) device_memory: bool,
     /// What admits to a part of the network.
     pub(crate) auth_key: Option<&'a [u8]>,
     /// How the network treats what is sent.
@@ -43,7 +45,10 @@ impl Wanted<'_> {
             return 0;
         }
         let with = |is_wanted: bool, cap: u64| if is_wanted { cap } else { 0 };
-        self.way.caps() | with(self.one_sided, sys::RMA) | with(self.multi_receive, sys::MULTI_RECV)
+        self.way.caps()
+            | with(self.one_sided, sys::RMA)
+            | with(self.multi_receive, sys::MULTI_RECV)
+            | with(self.device_memory, sys::HMEM)
     }
 }
 
@@ -141,6 +146,9 @@ impl Hints {
             | sys::MR_ALLOCATED
             | sys::MR_PROV_KEY
             | sys::MR_ENDPOINT;
+        if wanted.device_memory {
+            domain.mr_mode |= sys::MR_HMEM;
+        }
         domain.threading = sys::THREAD_DOMAIN;
         domain.resource_mgmt = sys::RM_ENABLED;
         // SAFETY: as above

@@ -8,7 +8,7 @@
 
 use std::{ffi::c_void, mem, ptr};
 
-use hg_na::Segment;
+use hg_na::{Device, Segment};
 use hg_na_link::Grant;
 use hg_na_memory::Held;
 use hg_na_parts::regions;
@@ -168,7 +168,7 @@ impl Endpoint {
             return Err(unsupported());
         }
         let access = if is_written { sys::REMOTE_WRITE } else { sys::REMOTE_READ };
-        let (region, key) = self.register_run(run, access)?;
+        let (region, key) = self.register_run((run, memory.device()), access)?;
         let Some(side) = &mut self.one_sided else { return Err(unsupported()) };
         let grant = grant_of(side.mr_mode, run, key);
         let place = side.lent.iter().position(Option::is_none).unwrap_or(side.lent.len());
@@ -216,10 +216,11 @@ impl Endpoint {
         // All lost: no waiting helps.
         let free = side.moves.iter().position(Option::is_none);
         let place = free.ok_or(Fault::new("fi_write", nix::libc::ENOSPC))?;
-        let is_local = side.mr_mode & sys::MR_LOCAL != 0;
+        let device = memory.device();
+        let is_local = side.mr_mode & sys::MR_LOCAL != 0 || device.is_some();
         let local = if is_local {
             let access = if to_peer { sys::WRITE } else { sys::READ };
-            let (region, _) = self.register_run(run, access)?;
+            let (region, _) = self.register_run((run, device), access)?;
             Some(Lent { region, memory: Some(memory.clone()) })
         } else {
             None
@@ -281,7 +282,7 @@ impl Endpoint {
     /// Registers one run. Answers the key, too.
     fn register_run(
         &mut self,
-        run: Segment,
+        (run, device): (Segment, Option<Device>),
         access: u64,
     ) -> Result<(Handle<sys::FidMr>, u64), Fault> {
         let Some(OneSided { mr_mode, key_size, .. }) = self.one_sided else {
@@ -291,7 +292,8 @@ impl Endpoint {
         let mut tries = 0;
         let (region, wanted) = loop {
             let key = random_key(key_size)?;
-            match register(self.domain(), self.ep(), (bytes, run.len), access, (mr_mode, key)) {
+            let memory = (bytes, run.len, device);
+            match register(self.domain(), self.ep(), memory, access, (mr_mode, key)) {
                 // Another one has that key.
                 Err(fault) if fault.number == NO_KEY && tries < KEYS_TRIED => tries += 1,
                 region => break (region?, key),
@@ -333,14 +335,23 @@ fn unsupported() -> Fault {
 pub(crate) fn register(
     domain: &Handle<sys::FidDomain>,
     ep: &Handle<sys::FidEp>,
-    (base, len): (*const c_void, usize),
+    (base, len, device): (*const c_void, usize, Option<Device>),
     access: u64,
     (mr_mode, key): (i32, u64),
 ) -> Result<Handle<sys::FidMr>, Fault> {
     let mut region = ptr::null_mut();
-    // SAFETY:
-    // - open; the memory stays until the region was closed: who calls this sees to it.
-    let result = unsafe { calls::mr_reg(domain.raw(), base, len, access, key, &raw mut region) };
+    let result = match device {
+        // SAFETY:
+        // - open; the memory stays until the region was closed: who calls this sees to it.
+        None => unsafe { calls::mr_reg(domain.raw(), base, len, access, key, &raw mut region) },
+        Some(device) => {
+            let run = sys::Iovec { iov_base: base.cast_mut(), iov_len: len };
+            let attr = attr_of(&run, access, key, device);
+            // SAFETY:
+            // - as above; the attributes are read before this returns.
+            unsafe { calls::mr_regattr(domain.raw(), &raw const attr, &raw mut region) }
+        }
+    };
     Fault::check("fi_mr_reg", result)?;
     // SAFETY:
     // - just opened; the domain is closed later.
@@ -358,8 +369,32 @@ pub(crate) fn register(
     Ok(region)
 }
 
+/// How memory of a device is registered.
+fn attr_of(run: &sys::Iovec, access: u64, key: u64, device: Device) -> sys::MrAttr {
+    let (iface, number) = match device {
+        Device::Cuda(number) => (sys::HMEM_CUDA, number),
+        Device::LevelZero(number) => (sys::HMEM_ZE, number),
+        _ => (sys::HMEM_ROCR, 0),
+    };
+    let mut union = [0; 8];
+    union[..4].copy_from_slice(&number.to_ne_bytes());
+    sys::MrAttr {
+        mr_iov: run,
+        iov_count: 1,
+        access,
+        offset: 0,
+        requested_key: key,
+        context: ptr::null_mut(),
+        auth_key_size: 0,
+        auth_key: ptr::null_mut(),
+        iface,
+        device: u64::from_ne_bytes(union),
+        later: [0; 8],
+    }
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use hg_na::Memory;
@@ -379,7 +414,7 @@ mod tests {
     }
 
     /// Two endpoints, each knowing the other, with a registration mode that demands more than the provider's does.
-    fn pair(provider: &str, further: i32) -> Option<[(Endpoint, u64); 2]> {
+    pub(in crate::fabric) fn pair(provider: &str, further: i32) -> Option<[(Endpoint, u64); 2]> {
         let source = (provider != "shm").then(|| "127.0.0.1".parse().unwrap());
         let wanted =
             Wanted { provider: Some(provider), source, one_sided: true, ..Wanted::default() };
@@ -396,7 +431,7 @@ mod tests {
     }
 
     /// Moves from the first one's memory to the second one's, or back, and says with what it ended.
-    fn moved(
+    pub(in crate::fabric) fn moved(
         pair: &mut [(Endpoint, u64); 2],
         own: &Held,
         grant: Grant,

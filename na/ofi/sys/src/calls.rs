@@ -11,8 +11,8 @@ use std::{
 };
 
 use crate::{
-    AvAttr, CqAttr, CqErrEntry, Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, Info, Msg,
-    MsgRma, MsgTagged,
+    AvAttr, CqAttr, CqErrEntry, Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, Info,
+    MrAttr, Msg, MsgRma, MsgTagged,
     constants::{ENABLE, GETWAIT},
 };
 
@@ -58,6 +58,9 @@ calls! {
     mr_reg(
         domain: *mut FidDomain, buffer: *const c_void, len: usize, access: u64, key: u64, mr: *mut *mut FidMr,
     ) -> c_int = mr.reg(domain.cast(), buffer, len, access, 0, key, 0, mr, ptr::null_mut());
+    /// `fi_mr_regattr(3)`: as `mr_reg`; the attributes are read before this returns.
+    mr_regattr(domain: *mut FidDomain, attr: *const MrAttr, mr: *mut *mut FidMr) -> c_int
+        = mr.regattr(domain.cast(), attr, 0, mr);
 
     /// `fi_av_insert(3)`.
     av_insert(av: *mut FidAv, names: *const c_void, count: usize, addresses: *mut u64) -> c_int

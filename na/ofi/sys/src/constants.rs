@@ -26,6 +26,8 @@ pub const MULTI_RECV: u64 = 1 << 16;
 pub const COMPLETION: u64 = 1 << 24;
 /// Bytes are taken before the call returns (`FI_INJECT`).
 pub const INJECT: u64 = 1 << 25;
+/// Memory of devices (`FI_HMEM`).
+pub const HMEM: u64 = 1 << 47;
 /// Completes when the bytes are at their target (`FI_DELIVERY_COMPLETE`).
 pub const DELIVERY_COMPLETE: u64 = 1 << 28;
 /// The node of a query is the own one (`FI_SOURCE` as a flag of `fi_getinfo`).
@@ -59,6 +61,16 @@ pub const MR_ALLOCATED: c_int = 1 << 5;
 pub const MR_PROV_KEY: c_int = 1 << 6;
 /// Regions are bound to an endpoint and enabled (`FI_MR_ENDPOINT`).
 pub const MR_ENDPOINT: c_int = 1 << 9;
+
+/// Memory of devices is registered (`FI_MR_HMEM`).
+pub const MR_HMEM: c_int = 1 << 10;
+
+/// Memory of CUDA's (`FI_HMEM_CUDA`).
+pub const HMEM_CUDA: c_int = 1;
+/// Memory of ROCm's (`FI_HMEM_ROCR`).
+pub const HMEM_ROCR: c_int = 2;
+/// Memory of Level Zero's (`FI_HMEM_ZE`).
+pub const HMEM_ZE: c_int = 3;
 
 /// A reliable, unconnected endpoint (`FI_EP_RDM`).
 pub const EP_RDM: c_int = 3;

@@ -4,9 +4,9 @@ use std::mem::{offset_of, size_of};
 
 use crate::{
     AvAttr, BusAttr, CqAttr, CqDataEntry, CqErrEntry, CqMsgEntry, DomainAttr, EpAttr, FabricAttr,
-    Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, FidNic, Info, Iovec, Msg, MsgRma,
-    MsgTagged, Ops, OpsAv, OpsCm, OpsCq, OpsDomain, OpsEp, OpsFabric, OpsMr, OpsMsg, OpsRma,
-    OpsTagged, PciAttr, RmaIov, RxAttr, TxAttr,
+    Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr, FidNic, Info, Iovec, MrAttr, Msg,
+    MsgRma, MsgTagged, Ops, OpsAv, OpsCm, OpsCq, OpsDomain, OpsEp, OpsFabric, OpsMr, OpsMsg,
+    OpsRma, OpsTagged, PciAttr, RmaIov, RxAttr, TxAttr,
 };
 
 /// One structure.
@@ -60,7 +60,8 @@ layouts! {
     OpsFabric = "fi_ops_fabric" (cut) { size 0, domain 8, passive_ep 16, eq_open 24, wait_open 32, trywait 40 }
     FidFabric = "fid_fabric" 40 { fid 0, ops 24, api_version 32 }
     OpsDomain = "fi_ops_domain" (cut) { size 0, av_open 8, cq_open 16, endpoint 24 }
-    OpsMr = "fi_ops_mr" (cut) { size 0, reg 8 }
+    OpsMr = "fi_ops_mr" (cut) { size 0, reg 8, regv 16, regattr 24 }
+    MrAttr = "fi_mr_attr" (cut) { mr_iov 0, iov_count 8, access 16, offset 24, requested_key 32, context 40, auth_key_size 48, auth_key 56, iface 64, device 72 }
     FidDomain = "fid_domain" 40 { fid 0, ops 24, mr 32 }
     FidMr = "fid_mr" 40 { fid 0, mem_desc 24, key 32 }
     OpsAv = "fi_ops_av" (cut) { size 0, insert 8, insertsvc 16, insertsym 24, remove 32, lookup 40, straddr 48 }

@@ -83,6 +83,28 @@ pub struct OpsMr {
         *mut *mut FidMr,
         *mut c_void,
     ) -> c_int,
+    pub regv: Unused,
+    pub regattr: unsafe extern "C" fn(*mut Fid, *const MrAttr, u64, *mut *mut FidMr) -> c_int,
+}
+
+/// `fi_mr_attr`: memory to be registered. What comes behind `device` belongs to later versions.
+#[derive(Debug)]
+#[repr(C)]
+#[expect(missing_docs, reason = "fields as in fi_mr(3)")]
+pub struct MrAttr {
+    pub mr_iov: *const Iovec,
+    pub iov_count: usize,
+    pub access: u64,
+    pub offset: u64,
+    pub requested_key: u64,
+    pub context: *mut c_void,
+    pub auth_key_size: usize,
+    pub auth_key: *mut u8,
+    pub iface: c_int,
+    /// A number of a device, in its first bytes: an `int` in C's union.
+    pub device: u64,
+    /// Zeroes for later versions.
+    pub later: [u64; 8],
 }
 
 /// `fid_domain`.

@@ -5,9 +5,10 @@ use std::{
     env,
     path::PathBuf,
     process::{Command, Output},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
 };
 
+use hg_na::{Device, Error, Memory, Rights, Segment};
 use hg_na_ofi::PATH_VARIABLE;
 
 use super::{MARK, open, said, sentence};
@@ -105,6 +106,32 @@ fn a_key_and_a_class_of_traffic_reach_libfabric() {
         };
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(told.contains(asked), "{settings}: {told}");
+    }
+}
+
+#[test]
+#[expect(unsafe_code, reason = "memory that nobody may touch")]
+fn memory_of_devices_is_refused_by_name_where_it_is_not_reached() {
+    let said = sentence("ofi+tcp://127.0.0.1", &[("device-memory", "on"), ("rma", "off")]);
+    assert!(said.contains("`device-memory`") && said.contains("one-sidedly alone"), "{said}");
+    // libfabric's tcp reaches none in some versions.
+    if let Err(why) = open("ofi+tcp://127.0.0.1", &[("device-memory", "on")]) {
+        assert!(why.to_string().contains("tcp reaches no memory of devices here"), "{why}");
+    }
+    for (settings, is_reached) in [(&[][..], false), (&[("device-memory", "on")], true)] {
+        let domain = open("ofi+shm://", settings).unwrap();
+        assert_eq!(domain.caps().device_memory, is_reached);
+        let segment = Segment { address: 8, len: 8 };
+        // SAFETY:
+        // - there is no such device: nothing reaches it.
+        let memory =
+            unsafe { Memory::on_device(Device::Cuda(0), vec![segment], true, Arc::new(())) };
+        let registered = domain.register(memory, Rights::all()).map(drop);
+        assert_eq!(registered.is_ok(), is_reached, "{registered:?}");
+        assert!(
+            is_reached
+                || matches!(registered, Err(Error::Unsupported(why)) if why.contains("device-memory"))
+        );
     }
 }
 

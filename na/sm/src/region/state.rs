@@ -190,12 +190,17 @@ impl SmRegion {
     ///
     /// # Errors
     /// [`Error::Denied`] when it cannot be written but [`Rights::WRITE`] is asked for,
-    /// [`Error::Limit`] when the table is full.
+    /// [`Error::Limit`] when the table is full, [`Error::Unsupported`] for memory of a device.
     pub(crate) fn register(
         regions: &Arc<Regions>,
         memory: Memory,
         rights: Rights,
     ) -> Result<Arc<Self>, Error> {
+        if memory.device().is_some() {
+            return Err(Error::Unsupported(
+                "memory of a device over sm: where a network's card reaches it, open that alone (`routing` = `off`)",
+            ));
+        }
         if rights.contains(Rights::WRITE) && !memory.writable() {
             return Err(Error::Denied { granted: Rights::READ, needed: rights });
         }

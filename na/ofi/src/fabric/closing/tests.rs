@@ -85,7 +85,7 @@ unsafe extern "C" fn watched_close(object: *mut sys::Fid) -> c_int {
 ///
 /// # Safety
 /// It is a table of libfabric's, of which `T` declares the beginning.
-unsafe fn copied<T>(table: *const T) -> *mut T {
+pub(in crate::fabric) unsafe fn copied<T>(table: *const T) -> *mut T {
     // SAFETY:
     // - the caller's.
     let size = unsafe { *table.cast::<usize>() };

@@ -80,6 +80,18 @@ fn contents(region: &SmRegion) -> Vec<u8> {
 }
 
 #[test]
+#[expect(unsafe_code, reason = "memory that nobody may touch")]
+fn memory_of_a_device_is_refused_by_name() {
+    let (regions, _) = regions();
+    let segments = vec![hg_na::Segment { address: 8, len: 8 }];
+    // SAFETY:
+    // - there is no such device: nothing reaches it.
+    let memory = unsafe { Memory::on_device(hg_na::Device::Cuda(0), segments, true, Arc::new(())) };
+    let refused = SmRegion::register(&regions, memory, Rights::READ).map(drop);
+    assert!(matches!(refused, Err(Error::Unsupported(why)) if why.contains("device")));
+}
+
+#[test]
 fn reads_and_writes_cross_the_borders_of_segments() {
     let (regions, _) = regions();
     let region = register(&regions, Memory::from(vec![vec![1; 3], vec![], vec![2; 3]]));
