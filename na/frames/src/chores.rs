@@ -365,7 +365,7 @@ impl<T: Transport> FramedContext<T> {
     }
 
     /// Tells the other side why it is disconnected.
-    fn refuse(&mut self, place: u32, why: &str) {
+    pub(crate) fn refuse(&mut self, place: u32, why: &str) {
         self.say(place, &Record::Refuse(why.to_owned()));
     }
 

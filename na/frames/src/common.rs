@@ -27,7 +27,10 @@ pub const SILENCE_BOUND_MS: &str = "silence-bound-ms";
 pub const MAX_PEERS: &str = "max-peers";
 /// Setting: `off` moves put and get in messages even where there are one-sided operations.
 pub const RMA: &str = "rma";
-pub use hg_na_parts::key::{KEY_ENV, KEY_FILE};
+pub use hg_na_parts::{
+    MAX_HELD_MIB,
+    key::{KEY_ENV, KEY_FILE},
+};
 
 /// Messages of one kind, to one peer, that wait for credits.
 const QUEUE_DEPTH: usize = 1024;
@@ -54,6 +57,8 @@ pub struct Bounds {
     pub silence_bound: Duration,
     /// Connections of one context.
     pub max_peers: usize,
+    /// Bytes that wait for admission, of all peers of a context.
+    pub max_held: u64,
     /// Whether one-sided operations are used where there are any.
     pub rma: bool,
     /// What both ends of a lifeline have to have.
@@ -74,6 +79,7 @@ impl Bounds {
             connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
             silence_bound,
             max_peers: reader.count(MAX_PEERS, PEERS)?,
+            max_held: reader.held()?,
             rma: reader.switch(RMA, "on", "off", true)?,
             key: Key::named(reader)?,
         })

@@ -331,11 +331,15 @@ impl<T: Transport> FramedContext<T> {
         let Self { links, finished, .. } = self;
         let admission = links.admission();
         let Some(link) = links.at(place) else { return };
+        let len = message.len();
         if link.deliver((lane, tag), message, admission, finished) {
-            link.way.lanes.took(lane.place());
-        } else {
-            let peer = link.peer;
-            links.await_admission(peer);
+            return link.way.lanes.took(lane.place());
+        }
+        let (peer, most) = (link.peer, self.common.bounds.max_held);
+        if let Some(greedy) = links.withhold(peer, len, most, finished) {
+            let why = "its requests took too much memory while they waited";
+            self.refuse(greedy.index(), why);
+            self.end_now(greedy.index(), GoneReason::Exhausted(why.into()));
         }
     }
 

@@ -52,6 +52,8 @@ pub struct Link<K, W> {
     pub(crate) is_admitted: bool,
     /// Unexpected messages that wait for admission; whether it is in the list of those with any.
     pub(crate) withheld: VecDeque<Message>,
+    /// Bytes of memory that these take, as far as they are counted ([`crate::Links::withhold`]).
+    pub(crate) held: u64,
     pub(crate) is_withholding: bool,
     /// What was refused: by lane, and transfers.
     pub(crate) refusals: Refusals,
@@ -71,6 +73,7 @@ impl<K, W> Link<K, W> {
             owner: Owner::default(),
             is_admitted: true,
             withheld: VecDeque::new(),
+            held: 0,
             is_withholding: false,
             refusals: Refusals::default(),
             way,

@@ -35,6 +35,8 @@ pub struct Links<K, W> {
     withholding: Vec<Peer>,
     /// Links that have ended and withhold messages.
     hung_up: usize,
+    /// Bytes of memory that withheld messages take, as far as they are counted.
+    held: u64,
 }
 
 /// What a cancellation has come to.
@@ -66,6 +68,7 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
             admission: true,
             withholding: Vec::new(),
             hung_up: 0,
+            held: 0,
         }
     }
 
@@ -303,6 +306,30 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
         }
     }
 
+    /// A message of a peer's was withheld ([`Link::deliver`]): counts what it takes. Where all peers together then take more than
+    /// `most` bytes, what the one that takes most has sent is dropped; `Some`: it is to be ended.
+    pub fn withhold(
+        &mut self,
+        peer: Peer,
+        len: usize,
+        most: u64,
+        done: &mut Vec<Completion>,
+    ) -> Option<Peer> {
+        if let Some(link) = self.find(peer) {
+            link.held += cost(len);
+            self.held += cost(len);
+        }
+        self.await_admission(peer);
+        if self.held <= most {
+            return None;
+        }
+        let greediest = self.iter().max_by_key(|link| link.held)?.peer;
+        tracing::warn!(
+            "requests wait for admission in too much memory: the peer whose take most is disconnected"
+        );
+        (!self.forget(greediest, done)).then_some(greediest)
+    }
+
     /// Hands out up to `most` messages that came while admission was closed. The transport gives their credits back as it is told
     /// of their lengths.
     pub fn admit(
@@ -316,7 +343,8 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
             && self.has_admissible()
             && let Some(peer) = self.withholding.pop()
         {
-            let Some(link) = self.find(peer) else { continue };
+            let Self { table, held, mark, .. } = self;
+            let Some(link) = table.find(peer.index() ^ *mark, peer.generation()) else { continue };
             link.is_withholding = false;
             if !link.is_admitted {
                 continue;
@@ -325,6 +353,9 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
                 && let Some(message) = link.withheld.pop_front()
             {
                 left -= 1;
+                let freed = cost(message.len()).min(link.held);
+                link.held -= freed;
+                *held -= freed;
                 release(link, message.len());
                 done.push(Completion::Unexpected { from: peer, message });
             }
@@ -376,7 +407,8 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
     pub fn forget(&mut self, peer: Peer, done: &mut Vec<Completion>) -> bool {
         let Some(link) = self.find(peer) else { return true };
         link.withheld.clear();
-        let has_ended = link.has_ended();
+        let (held, has_ended) = (std::mem::take(&mut link.held), link.has_ended());
+        self.held -= held;
         if has_ended {
             self.bury(peer, done);
         }
@@ -405,6 +437,11 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
             self.by_target.remove(&target);
         }
     }
+}
+
+/// Bytes of memory that a withheld message takes.
+fn cost(len: usize) -> u64 {
+    (len + size_of::<Message>()) as u64
 }
 
 /// What no network transport does.

@@ -318,3 +318,45 @@ fn handles_carry_their_tables_mark_and_are_not_found_without_it() {
         assert!(matches!(refused.unwrap_err().error, Error::PeerGone(GoneReason::Ended)));
     }
 }
+
+#[test]
+fn of_requests_that_take_too_much_memory_those_of_the_greediest_peer_are_dropped() {
+    const MOST: u64 = 40 * 1024;
+    let mut links: Links<u8, ()> = Links::new(0, LIMITS);
+    let mut done = Vec::new();
+    links.set_admission(false);
+    let [modest, greedy, gone] = [(); 3].map(|()| links.accept(()));
+    let withhold = |links: &mut Links<u8, ()>, peer, len: usize, done: &mut Vec<_>| {
+        let link = links.find(peer).unwrap();
+        assert!(!link.deliver((Lane::Unexpected, 0), Message::from(vec![1; len]), false, done));
+        links.withhold(peer, len, MOST, done)
+    };
+    assert_eq!(withhold(&mut links, modest, 5000, &mut done), None);
+    for _ in 0..3 {
+        assert_eq!(withhold(&mut links, gone, 5000, &mut done), None);
+    }
+    links.end(gone, &GoneReason::Exited, &mut done);
+    // The one that takes most has gone already: that is its last word, and nobody else is concerned.
+    for _ in 0..2 {
+        assert_eq!(withhold(&mut links, modest, 5000, &mut done), None);
+    }
+    assert_eq!(withhold(&mut links, greedy, 9000, &mut done), None);
+    assert_eq!(withhold(&mut links, greedy, 5000, &mut done), None);
+    let is_last = |it: &Completion| matches!(it, Completion::Gone { peer, .. } if *peer == gone);
+    assert!(done.iter().any(is_last) && links.find(gone).is_none(), "{done:?}");
+    assert_eq!(withhold(&mut links, greedy, 9000, &mut done), None);
+    assert_eq!(withhold(&mut links, greedy, 9000, &mut done), Some(greedy));
+    links.end(greedy, &GoneReason::Exhausted("memory".into()), &mut done);
+    assert!(links.find(greedy).is_none(), "nothing is kept of it");
+    // What the others had sent comes, and leaves room for as much.
+    for _ in 0..3 {
+        done.clear();
+        links.set_admission(true);
+        links.admit(100, &mut done, |_, _| {});
+        assert!(matches!(done[0], Completion::Unexpected { from, .. } if from == modest));
+        links.set_admission(false);
+        for _ in 0..7 {
+            assert_eq!(withhold(&mut links, modest, 5000, &mut done), None);
+        }
+    }
+}

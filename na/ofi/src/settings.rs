@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use hg_na::Error;
 use hg_na_frames::{
     Bounds,
-    common::{CONNECT_TIMEOUT_MS, KEY_ENV, KEY_FILE, MAX_PEERS, RMA, SILENCE_BOUND_MS},
+    common::{
+        CONNECT_TIMEOUT_MS, KEY_ENV, KEY_FILE, MAX_HELD_MIB, MAX_PEERS, RMA, SILENCE_BOUND_MS,
+    },
 };
 use hg_na_parts::{Reader, Subnet};
 
@@ -34,7 +36,7 @@ pub(crate) const MESSAGES: &str = "messages";
 /// Setting: `off` polls even where the provider has something to wait on.
 pub(crate) const SLEEP: &str = "sleep";
 
-const KNOWN: [&str; 16] = [
+const KNOWN: [&str; 17] = [
     DOMAIN,
     SUBNET,
     LIFELINE,
@@ -51,6 +53,7 @@ const KNOWN: [&str; 16] = [
     AUTH_KEY,
     TRAFFIC_CLASS,
     DEVICE_MEMORY,
+    MAX_HELD_MIB,
 ];
 
 const RETRY_BOUND: Duration = Duration::from_secs(60);

@@ -30,5 +30,5 @@ mod subnet;
 
 pub use flush::Flush;
 pub use refusals::Refusals;
-pub use settings::Reader;
+pub use settings::{MAX_HELD_MIB, Reader};
 pub use subnet::Subnet;

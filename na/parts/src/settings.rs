@@ -76,6 +76,14 @@ impl<'a> Reader<'a> {
         Ok(number.map_or(default, |number| usize::try_from(number).unwrap_or(usize::MAX)))
     }
 
+    /// What the setting [`MAX_HELD_MIB`] allows, in bytes.
+    ///
+    /// # Errors
+    /// [`Error::BadSetting`] when it is no positive number.
+    pub fn held(&self) -> Result<u64, Error> {
+        Ok(self.number(MAX_HELD_MIB)?.unwrap_or(HELD_MIB).saturating_mul(1 << 20))
+    }
+
     /// A time in milliseconds.
     ///
     /// # Errors
@@ -106,6 +114,11 @@ impl<'a> Reader<'a> {
         self.text(name).map(|text| Subnet::parse(text).ok_or_else(wrong)).transpose()
     }
 }
+
+/// Setting: MiB that messages which wait for admission take at most, of all peers of a context.
+pub const MAX_HELD_MIB: &str = "max-held-mib";
+/// 1 GiB: 256 short requests of each of 16,000 peers.
+const HELD_MIB: u64 = 1024;
 
 /// Setting of what chooses between several ways; with `off` it means nothing where there is but one.
 const ROUTING: &str = "routing";

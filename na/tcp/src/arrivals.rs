@@ -6,7 +6,7 @@ use hg_na_link::Lane;
 use crate::{
     context::TcpContext,
     frame::{Header, Kind},
-    link::{Way, pump},
+    link::{State, Way, pump},
     reading::{Fate, misbehaved},
     settings::LIMITS,
     transfers::{arrived, asked, ended, lost_sink, sink, withdrawn},
@@ -32,7 +32,43 @@ impl TcpContext {
         }
         // Frames may be on their way while their link is closed.
         let Some(peer) = wire.peer_of(header.link) else { return Ok(()) };
+        if header.kind == Kind::Unexpected {
+            return self.unexpected(wire, peer, header, message);
+        }
         self.link_frame(wire, peer, header, message).map_err(misbehaved)
+    }
+
+    fn unexpected(
+        &mut self,
+        wire: &mut Wire,
+        peer: Peer,
+        header: Header,
+        message: Message,
+    ) -> Result<(), Fate> {
+        let (side, len) = (usize::from(header.link.side), message.len());
+        let admission = self.links.admission();
+        let Some(link) = self.links.find(peer) else { return Ok(()) };
+        link.way.receive(Lane::Unexpected, len).map_err(misbehaved)?;
+        if link.deliver((Lane::Unexpected, 0), message, admission, &mut self.finished) {
+            link.way.release(Lane::Unexpected, len, Some((wire, side)));
+            return Ok(());
+        }
+        let most = self.shared.settings.max_held;
+        let Some(greedy) = self.links.withhold(peer, len, most, &mut self.finished) else {
+            return Ok(());
+        };
+        let why =
+            GoneReason::Exhausted("its requests took too much memory while they waited".into());
+        if wire.slots.iter().any(|slot| slot.peer == Some(greedy)) {
+            return Err(Fate::Lost(why));
+        }
+        let state = self.links.find(greedy).map(|link| &link.way.state);
+        if let Some(State::Open { wire, .. }) = state
+            && let Some(other) = self.wires.take(*wire)
+        {
+            self.lose(other, &why);
+        }
+        Ok(())
     }
 
     fn link_frame(
@@ -46,15 +82,6 @@ impl TcpContext {
         let Some(link) = self.links.find(peer) else { return Ok(()) };
         let done = &mut self.finished;
         match header.kind {
-            Kind::Unexpected => {
-                let len = message.len();
-                link.way.receive(Lane::Unexpected, len)?;
-                if link.deliver((Lane::Unexpected, 0), message, admission, done) {
-                    link.way.release(Lane::Unexpected, len, Some((wire, side)));
-                } else {
-                    self.links.await_admission(peer);
-                }
-            }
             Kind::Expected => {
                 link.way.receive(Lane::Expected, message.len())?;
                 link.way.release(Lane::Expected, message.len(), Some((wire, side)));
@@ -80,7 +107,12 @@ impl TcpContext {
                 link.tell_room(&LIMITS, wire.outbound.controls(), done);
             }
             Kind::Cancel => withdrawn(link, header.word, wire, side),
-            Kind::PutData | Kind::GetData | Kind::Open | Kind::Close | Kind::Goodbye => {}
+            Kind::Unexpected
+            | Kind::PutData
+            | Kind::GetData
+            | Kind::Open
+            | Kind::Close
+            | Kind::Goodbye => {}
         }
         Ok(())
     }

@@ -27,6 +27,7 @@
 //! | `connect-timeout-ms` | until a peer that does not greet is given up | 30,000 |
 //! | `silence-bound-ms` | until a peer that is cut off is given up, at least 3,000 | 30,000 |
 //! | `max-peers` | connections of one context | 65,536 |
+//! | `max-held-mib` | MiB that requests which wait for admission take, of all peers; past it the peer whose take most is disconnected | 1,024 |
 //! | `key-file`, `key-env` | where the pre-shared key is: 64 hexadecimal digits | no encryption |
 //!
 //! A key file must be readable by its owner only:

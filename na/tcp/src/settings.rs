@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use hg_na::{Caps, Error};
 use hg_na_link::Limits;
 use hg_na_parts::{
-    Reader, Subnet,
+    MAX_HELD_MIB, Reader, Subnet,
     key::{KEY_ENV, KEY_FILE, Key},
 };
 
@@ -22,8 +22,16 @@ pub(crate) const SILENCE_BOUND_MS: &str = "silence-bound-ms";
 /// Setting: connections of one context at a time.
 pub(crate) const MAX_PEERS: &str = "max-peers";
 
-const KNOWN: [&str; 7] =
-    [INTERFACE, SUBNET, CONNECT_TIMEOUT_MS, SILENCE_BOUND_MS, MAX_PEERS, KEY_FILE, KEY_ENV];
+const KNOWN: [&str; 8] = [
+    INTERFACE,
+    SUBNET,
+    CONNECT_TIMEOUT_MS,
+    SILENCE_BOUND_MS,
+    MAX_PEERS,
+    MAX_HELD_MIB,
+    KEY_FILE,
+    KEY_ENV,
+];
 
 /// Messages of one kind, to one peer, that wait for credits.
 const QUEUE_DEPTH: usize = 1024;
@@ -49,6 +57,8 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) silence_bound: Duration,
     pub(crate) max_peers: usize,
+    /// Bytes that wait for admission.
+    pub(crate) max_held: u64,
     pub(crate) key: Option<Key>,
 }
 
@@ -69,6 +79,7 @@ impl Settings {
             connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
             silence_bound,
             max_peers: reader.count(MAX_PEERS, PEERS)?,
+            max_held: reader.held()?,
             key: Key::named(&reader)?,
         })
     }
@@ -106,6 +117,7 @@ mod tests {
         for (name, value) in [
             (CONNECT_TIMEOUT_MS, "0"),
             (MAX_PEERS, "many"),
+            (MAX_HELD_MIB, "0"),
             (SILENCE_BOUND_MS, "2999"),
             (SUBNET, "10.0.0.0"),
         ] {

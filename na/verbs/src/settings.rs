@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use hg_na::Error;
 use hg_na_frames::{
     Bounds,
-    common::{CONNECT_TIMEOUT_MS, KEY_ENV, KEY_FILE, MAX_PEERS, RMA, SILENCE_BOUND_MS},
+    common::{
+        CONNECT_TIMEOUT_MS, KEY_ENV, KEY_FILE, MAX_HELD_MIB, MAX_PEERS, RMA, SILENCE_BOUND_MS,
+    },
 };
 use hg_na_parts::Reader;
 
@@ -16,8 +18,18 @@ pub(crate) const RMA_FROM: &str = "rma-from";
 /// Setting: one in so many posts of a queue pair asks for its completion.
 pub(crate) const SIGNAL_EVERY: &str = "signal-every";
 
-const KNOWN: [&str; 9] =
-    [CONNECT_TIMEOUT_MS, SILENCE_BOUND_MS, MAX_PEERS, QUEUE_PAIRS, SIGNAL_EVERY, RMA, RMA_FROM, KEY_FILE, KEY_ENV];
+const KNOWN: [&str; 10] = [
+    CONNECT_TIMEOUT_MS,
+    SILENCE_BOUND_MS,
+    MAX_PEERS,
+    QUEUE_PAIRS,
+    SIGNAL_EVERY,
+    RMA,
+    RMA_FROM,
+    KEY_FILE,
+    KEY_ENV,
+    MAX_HELD_MIB,
+];
 const EVERY: usize = 32;
 /// One message costs less than a registration and an answer.
 const LENT_MIN: usize = 32 << 10;

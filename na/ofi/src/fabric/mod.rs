@@ -20,21 +20,19 @@
 //! every method that reaches the library takes `&mut self`.
 
 mod closing;
-#[cfg(test)]
-mod device_tests;
 mod endpoint;
 mod fault;
 mod frames;
 mod handles;
 mod injected;
 mod intake;
-#[cfg(test)]
-mod messages;
 mod near;
 mod offer;
 mod open;
 mod rma;
 mod stuck;
+#[cfg(test)]
+mod tests;
 mod way;
 
 #[cfg(test)]

@@ -10,7 +10,10 @@ use std::{
 use hg_na::{Address, Completion, Context, Error, GoneReason, Message, Op, Peer, QUIET};
 use watchdog::in_time;
 
-use super::{MARK, URL, open, strangers::resident_kib};
+use super::{
+    MARK, URL, open,
+    strangers::{alone, resident_kib},
+};
 
 const TARGET: &str = "HG_TEST_TARGET";
 /// Requests of a client's: fewer than it has credits for.
@@ -155,6 +158,11 @@ fn a_killed_client_is_told_at_once_and_its_withheld_requests_when_admission_open
 
 #[test]
 fn answers_that_nobody_waits_for_cost_no_memory_and_stop_nothing() {
+    let name = "hang_up::answers_that_nobody_waits_for_cost_no_memory_and_stop_nothing";
+    alone(name, answers_that_nobody_waits_for);
+}
+
+fn answers_that_nobody_waits_for() {
     /// Their content together is twenty times what they may cost.
     const ANSWERS: u64 = 20_000;
     const LEN: usize = 4000;
@@ -190,5 +198,50 @@ fn answers_that_nobody_waits_for_cost_no_memory_and_stop_nothing() {
         assert!(grown < 4096, "{url} {settings:?}: {ANSWERS} answers cost {grown} KiB");
         let is_expected = |it: &Completion| is_end(it) || matches!(it, Completion::Room { .. });
         assert!(seen.len() == 1 && sent.iter().all(is_expected), "{url}: {seen:?} {sent:?}");
+    }
+}
+
+#[test]
+fn whose_requests_take_most_memory_while_they_wait_is_sent_away_and_nobody_else() {
+    for url in ["ofi+tcp://127.0.0.1", "ofi+shm://"] {
+        let mut target = open(url, &[("max-held-mib", "1")]).unwrap().context(0).unwrap();
+        target.set_admission(false);
+        let own = || open(url, &[]).unwrap().context(0).unwrap();
+        let (mut friend, mut greedy, mut other) = (own(), own(), own());
+        let mut seen: [Vec<Completion>; 4] = Default::default();
+        for (from, count) in [(&mut friend, 1), (&mut greedy, 60), (&mut other, 30)] {
+            let to = from.lookup(target.address()).unwrap();
+            for _ in 0..count {
+                let message = vec![7; if count == 1 { 9 } else { 16 << 10 }].into();
+                from.post(1, Op::SendUnexpected { to, message }).unwrap();
+            }
+        }
+        let start = Instant::now();
+        let why = loop {
+            in_time!(start, "{url}: {seen:?}");
+            let [of_target, of_friend, of_greedy, of_other] = &mut seen;
+            progress(&mut target, of_target);
+            progress(&mut friend, of_friend);
+            progress(&mut greedy, of_greedy);
+            progress(&mut other, of_other);
+            let gone = of_greedy.iter().find_map(|it| match it {
+                Completion::Gone { reason, .. } => Some(reason.to_string()),
+                _ => None,
+            });
+            if let Some(why) = gone {
+                break why;
+            }
+        };
+        assert!(why.contains("too much memory"), "{url}: {why}");
+        assert!(!seen[1].iter().chain(&seen[3]).any(is_gone), "{url}: nobody else");
+        target.set_admission(true);
+        while !seen[0]
+            .iter()
+            .any(|it| matches!(it, Completion::Unexpected { message, .. } if message.len() == 9))
+        {
+            in_time!(start, "{url}");
+            progress(&mut target, &mut seen[0]);
+            progress(&mut friend, &mut seen[1]);
+        }
     }
 }

@@ -301,14 +301,13 @@ fn ten_thousand_come_and_go(url: &str) {
 /// Set in a process that runs one test only.
 const ALONE: &str = "HG_TEST_ALONE";
 
-/// Runs a test of this module in a process of its own: what others need meanwhile would be taken for its memory.
-fn alone(name: &str, test: impl FnOnce()) {
+/// Runs a test in a process of its own: what others need meanwhile would be taken for its memory.
+pub(crate) fn alone(name: &str, test: impl FnOnce()) {
     if env::var_os(ALONE).is_some() {
         return test();
     }
-    let name = format!("strangers::{name}");
     let mut process = Command::new(env::current_exe().unwrap());
-    let process = process.args(["--exact", &name, "--nocapture"]).env(ALONE, "yes");
+    let process = process.args(["--exact", name, "--nocapture"]).env(ALONE, "yes");
     let output = process.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
@@ -317,14 +316,14 @@ fn alone(name: &str, test: impl FnOnce()) {
 
 #[test]
 fn ten_thousand_peers_come_and_go_over_tcp_with_flat_memory() {
-    alone("ten_thousand_peers_come_and_go_over_tcp_with_flat_memory", || {
+    alone("strangers::ten_thousand_peers_come_and_go_over_tcp_with_flat_memory", || {
         ten_thousand_come_and_go("ofi+tcp://127.0.0.1");
     });
 }
 
 #[test]
 fn ten_thousand_peers_come_and_go_over_shm_with_flat_memory() {
-    alone("ten_thousand_peers_come_and_go_over_shm_with_flat_memory", || {
+    alone("strangers::ten_thousand_peers_come_and_go_over_shm_with_flat_memory", || {
         ten_thousand_come_and_go("ofi+shm://");
     });
 }

@@ -5,7 +5,7 @@ use std::{
     net::TcpStream,
 };
 
-use hg_na::{Error, GoneReason, Op, Rights};
+use hg_na::{Error, GoneReason, Message, Op, QUIET, Rights};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use watchdog::in_time;
 
@@ -397,5 +397,42 @@ fn peers_that_never_pause_do_not_starve_another() {
         }
         // Two reads of each, at most, come before the first word of the last.
         assert!(others <= 8 * 2 * (256 << 10) / 8000, "{first_words} of 8 were heard");
+    }
+}
+
+#[test]
+fn whose_requests_take_most_memory_while_they_wait_is_sent_away_and_nobody_else() {
+    const LEN: usize = 60_000;
+    let mut target = End::open(LOOPBACK, &[("max-held-mib", "1")]);
+    target.context.set_admission(false);
+    let mut friend = End::open(LOOPBACK, &[]);
+    let peer = friend.lookup(&target.text());
+    friend.send(QUIET, peer, b"of a friend");
+    // As much as its credits allow, and more than all together may take.
+    let mut greedy = greeted_by(&mut target);
+    let much = frame(UNEXPECTED, 0, &[7; LEN]).repeat(25);
+    let writer = std::thread::spawn(move || {
+        // It is cut off at some byte.
+        let _ = greedy.write_all(&much);
+        read_to_the_end(&mut greedy)
+    });
+    let start = std::time::Instant::now();
+    while !writer.is_finished() {
+        target.round();
+        friend.round();
+        in_time!(start);
+    }
+    let (_, why) = target.take(gone).unwrap();
+    assert!(matches!(&why, GoneReason::Exhausted(why) if why.contains("memory")), "{why}");
+    assert_eq!(target.take(arrived), None, "nobody is admitted");
+    target.context.set_admission(true);
+    let (from, bytes) = target.until(arrived);
+    assert_eq!(bytes, b"of a friend");
+    target.post(1, Op::SendExpected { to: from, tag: 9, message: Message::copied(b"yes") });
+    friend.post(2, Op::RecvExpected { from: peer, tag: 9 });
+    while friend.take(ended(2)).is_none() {
+        target.round();
+        friend.round();
+        in_time!(start);
     }
 }

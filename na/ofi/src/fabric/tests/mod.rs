@@ -1,0 +1,4 @@
+//! Tests of endpoints as a whole.
+
+mod devices;
+mod messages;
