@@ -25,6 +25,8 @@ mod wire;
 pub use config::{Config, User};
 #[cfg(feature = "daemon")]
 pub use daemon::{Daemon, Stopper};
+#[cfg(feature = "fuzzing")]
+pub use machine::{fuzz_applications, fuzz_daemons};
 pub use plugin::VisorPlugin;
 pub use question::{Question, ask};
 pub use settings::NAME;

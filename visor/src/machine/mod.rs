@@ -5,6 +5,8 @@
 
 mod ends;
 mod flows;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod opening;
 mod party;
 #[cfg(test)]
@@ -18,6 +20,8 @@ use hg_na::{Address, GoneReason, Identity, Message};
 use rustc_hash::FxHashMap;
 
 pub(crate) use flows::Outgoing;
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::{fuzz_applications, fuzz_daemons};
 use party::{Connection, ConnectionKey, End, Party, Role};
 pub(crate) use party::{PartyKey, Quota};
 

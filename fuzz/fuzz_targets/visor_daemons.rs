@@ -1,0 +1,6 @@
+//! Other daemons say whatever they like to the daemon `hg-visor`, and die: it keeps its promises to an honest application.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| hg_visor::fuzz_daemons(bytes));
