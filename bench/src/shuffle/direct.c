@@ -2,7 +2,7 @@
  * is checked where it arrives. Its first argument is the bytes of a batch: 0 sends every message by itself, with one
  * MPI_Isend. Built and started by `hg-perf shuffle`.
  *
- * A message is a head of 16 bytes (length, kind, source, destination) and a payload: number (8), origin (4), CRC-32C
+ * A message is a head of 16 bytes (length, kind, source, destination) and a payload: number (8), origin (4), checksum
  * (4), filling. What is under way is bounded: a rank has at most `window` batches on their way to each other one, and
  * each is told in halves of that what the receiver has worked off. An empty batch is the last one of its sender.
  */
@@ -35,44 +35,44 @@ static MPI_Request receives[RECEIVES], dones[DONES];
 static int next_receive, next_done, ended;
 static uint64_t messages, wrong;
 
-/* CRC-32C of 28 bytes and more: the processor's instruction where there is one, as shuffle-runner takes it. */
-static uint32_t table[256];
+/* As shuffle-runner has it: words are multiplied in, but those of a long filling, which is the same in all messages of a rank,
+ * are added, and so are the sums so far. */
+enum { SHORT = 256, LONG_HEAD = 16 };
+static uint64_t filling_sum;
 
-static void make_table(void) {
-  for (uint32_t byte = 0; byte < 256; byte++) {
-    uint32_t sum = byte;
-    for (int bit = 0; bit < 8; bit++) sum = sum & 1 ? sum >> 1 ^ 0x82f63b78u : sum >> 1;
-    table[byte] = sum;
-  }
+static uint64_t mix(uint64_t sum, uint64_t word) {
+  sum = (sum ^ word) * 0x9e3779b97f4a7c15ull;
+  return sum ^ sum >> 32;
 }
 
-#if defined(__x86_64__) && defined(__GNUC__)
-__attribute__((target("sse4.2"))) static uint32_t sum_fast(uint32_t sum, const char *bytes, size_t length) {
-  uint64_t wide = sum;
+static uint64_t mixed(const char *bytes, size_t length, uint64_t sum) {
+  uint64_t word;
+  sum = mix(length, sum);
   for (; length >= 8; bytes += 8, length -= 8) {
-    uint64_t word;
     memcpy(&word, bytes, 8);
-    wide = __builtin_ia32_crc32di(wide, word);
+    sum = mix(sum, word);
   }
-  for (sum = (uint32_t)wide; length > 0; bytes++, length--) sum = __builtin_ia32_crc32qi(sum, (unsigned char)*bytes);
-  return sum;
-}
-static int is_fast(void) { return __builtin_cpu_supports("sse4.2"); }
-#else
-static uint32_t sum_fast(uint32_t sum, const char *bytes, size_t length) { (void)bytes, (void)length; return sum; }
-static int is_fast(void) { return 0; }
-#endif
-
-static int fast;
-
-static uint32_t sum_of(uint32_t sum, const char *bytes, size_t length) {
-  if (fast) return sum_fast(sum, bytes, length);
-  for (; length > 0; bytes++, length--) sum = sum >> 8 ^ table[(sum ^ (unsigned char)*bytes) & 255];
-  return sum;
+  word = 0;
+  memcpy(&word, bytes, length);
+  return mix(sum, word);
 }
 
-static uint32_t checksum(const char *payload) {
-  return ~sum_of(sum_of(~0u, payload, 12), payload + 16, size - 16);
+static uint64_t sum_of(const char *bytes, size_t length) {
+  typedef uint64_t words __attribute__((vector_size(64)));
+  words all = {0}, sums = {0}, block;
+  uint64_t sum = 0;
+  for (; length >= sizeof block; bytes += sizeof block, length -= sizeof block) {
+    memcpy(&block, bytes, sizeof block);
+    all += block, sums += all;
+  }
+  for (int i = 0; i < 8; i++) sum = mix(mix(sum, all[i]), sums[i]);
+  return mixed(bytes, length, sum);
+}
+
+static uint32_t checksum(const char *payload, int is_own) {
+  size_t head = size < SHORT ? size : LONG_HEAD;
+  uint64_t seed = head == size ? 0 : is_own ? filling_sum : sum_of(payload + head, size - head);
+  return (uint32_t)mixed(payload + 16, head - 16, mixed(payload, 12, seed));
 }
 
 static void write_message(char *at, int to) {
@@ -82,7 +82,7 @@ static void write_message(char *at, int to) {
   memcpy(payload, &peers[to].next, 8);
   memcpy(payload + 8, &origin, 4);
   memset(payload + 16, me, size - 16);
-  uint32_t sum = checksum(payload);
+  uint32_t sum = checksum(payload, 1);
   memcpy(payload + 12, &sum, 4);
   peers[to].next++;
 }
@@ -96,7 +96,7 @@ static void take(int from, const char *bytes, size_t length) {
     memcpy(&number, payload, 8);
     memcpy(&origin, payload + 8, 4);
     memcpy(&sum, payload + 12, 4);
-    wrong += number != peer->expected || origin != (uint32_t)from || sum != checksum(payload);
+    wrong += number != peer->expected || origin != (uint32_t)from || sum != checksum(payload, 0);
     peer->expected = number + 1;
     messages++;
   }
@@ -224,8 +224,9 @@ int main(int argc, char **argv) {
   size = strtoul(argv[2], NULL, 10);
   double seconds = strtod(argv[3], NULL);
   if (size < PAYLOAD_MIN) return fprintf(stderr, "a payload has at least %d bytes\n", PAYLOAD_MIN), 2;
-  make_table();
-  fast = is_fast();
+  char *filling = malloc(size);
+  memset(filling, me, size);
+  filling_sum = sum_of(filling + LONG_HEAD, size - LONG_HEAD);
   window = target > 0 ? 8 : 1024;
   capacity = target + HEAD + size;
   peers = calloc((size_t)ranks, sizeof *peers);
