@@ -34,6 +34,9 @@ pub(crate) struct Arguments {
     /// Imitates nodes, `2x2`: between them messages go by TCP; those over Open MPI all do, and MPICH is left out.
     #[arg(long, value_name = "MAP")]
     nodes: Option<String>,
+    /// Between nodes the shuffle does not encrypt, either.
+    #[arg(long, requires = "nodes")]
+    no_key: bool,
     /// Bytes of a message.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(16..=65_536))]
     size: u32,
@@ -117,6 +120,7 @@ impl Arguments {
         }
         if let Some(nodes) = &self.nodes {
             words += &format!(" --url tcp://127.0.0.1 --nodes {nodes}");
+            words += if self.no_key { " --no-key" } else { "" };
         }
         words.split(' ').map(str::to_owned).collect()
     }

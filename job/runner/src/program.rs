@@ -14,6 +14,14 @@ pub trait Program: clap::Parser {
     /// Why it ends before its end.
     type Error: From<hg_job::Error> + Display;
 
+    /// What it does without a job, if it is asked for that, and how it ended. Called first, before there are threads.
+    ///
+    /// # Errors
+    /// Why it could not.
+    fn alone(&self) -> Result<Option<ExitCode>, Self::Error> {
+        Ok(None)
+    }
+
     /// The ranks that it is to start itself, if any, once it has looked at what would be wrong with all of them.
     ///
     /// # Errors
@@ -51,6 +59,9 @@ pub fn main<P: Program>() -> ExitCode {
 }
 
 fn run<P: Program>(program: &P) -> Result<ExitCode, P::Error> {
+    if let Some(code) = program.alone()? {
+        return Ok(code);
+    }
     if !Local::is_rank()
         && let Some(local) = program.local()?
     {

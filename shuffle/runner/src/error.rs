@@ -17,8 +17,6 @@ pub(crate) enum Error {
     Print(std::io::Error),
     #[error("--plot: {0} cannot be written: {1}")]
     Plot(std::path::PathBuf, std::io::Error),
-    #[error("another rank has said why")]
-    Told,
     #[error("a rank's report cannot be read: {0}")]
     Report(#[from] serde_json::Error),
 }

@@ -31,83 +31,58 @@ mod work;
 
 use std::{io::Write as _, process::ExitCode};
 
-use hg_job::{Local, Settings};
+use hg_job::{Job, Local};
 use hg_job_runner::{
     plot,
-    say::{self, say},
+    program::{self, Program, Verdict},
+    say,
 };
 use hg_shuffle::route::{Plan, SimulatedStart};
 
 use crate::{arguments::Arguments, error::Error, work::NAME};
 
 fn main() -> ExitCode {
-    let arguments: Arguments = match hg_cli_style::parse_or(not_read, say::prints) {
-        Ok(arguments) => arguments,
-        Err(ended) => return ended,
-    };
-    match run(&arguments) {
-        Ok(code) => code,
-        Err(Error::Told) => ExitCode::FAILURE,
-        Err(error) => {
-            say(&format!("shuffle-runner: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    program::main::<Arguments>()
 }
 
-fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    if let Some(map) = &arguments.plan {
-        let plan = Plan::new(map, &arguments.options()?);
-        let mut text = if arguments.json { report::of_plan(&plan) } else { plan.to_string() };
-        if arguments.simulate {
+impl Program for Arguments {
+    const NAME: &'static str = NAME;
+
+    type Error = Error;
+
+    fn alone(&self) -> Result<Option<ExitCode>, Error> {
+        let Some(map) = &self.plan else {
+            // Threads take this over, and so do ranks.
+            signal::hold()?;
+            return Ok(None);
+        };
+        let plan = Plan::new(map, &self.options()?);
+        let mut text = if self.json { report::of_plan(&plan) } else { plan.to_string() };
+        if self.simulate {
             text += &SimulatedStart::run(map, SEED).to_string();
         }
         say::unless_closed(write!(std::io::stdout(), "{text}")).map_err(Error::Print)?;
-        return Ok(ExitCode::SUCCESS);
+        Ok(Some(ExitCode::SUCCESS))
     }
-    // Before there are threads, which take this over, and ranks, which do so, too.
-    signal::hold()?;
-    if let Some(size) = arguments.local
-        && !Local::is_rank()
-    {
-        arguments.check(size)?;
-        if !arguments.force {
-            room::check(size, arguments.nodes.as_ref(), &arguments.options()?)?;
+
+    fn local(&self) -> Result<Option<Local>, Error> {
+        let Some(size) = self.local else { return Ok(None) };
+        self.check(size)?;
+        if !self.force {
+            room::check(size, self.nodes.as_ref(), &self.options()?)?;
         }
-        arguments.check_transports()?;
-        if let Some(file) = &arguments.plot {
+        self.check_transports()?;
+        if let Some(file) = &self.plot {
             plot::check(file).map_err(|error| Error::Plot(file.clone(), error))?;
         }
-        let local =
-            arguments.nodes.iter().fold(Local::new(size), |local, map| local.nodes(map.clone()));
-        let local = local.on_waiting(say_waiting);
-        say::if_debug();
-        let ended = local.run()?;
-        let report = ended.report();
-        if !report.is_empty() {
-            say(&format!("shuffle-runner: {report}"));
-        }
-        return Ok(ExitCode::from(ended.code()));
+        let local = Local::new(size);
+        Ok(Some(self.nodes.iter().fold(local, |local, map| local.nodes(map.clone()))))
     }
-    let job = Settings::new().on_waiting(say_waiting).connect()?;
-    // Below `--local` the runner has said it.
-    if job.rank() == 0 && !Local::is_rank() {
-        say::if_debug();
+
+    fn work(&self, job: &Job) -> Result<Verdict, Error> {
+        work::run(job, self)
     }
-    let is_well = work::run(&job, arguments)?;
-    job.leave()?;
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The order in which the frames of a simulated start are handled.
 const SEED: u64 = 1;
-
-fn not_read(sentence: String) -> ExitCode {
-    say::unreadable(NAME, &sentence);
-    ExitCode::from(hg_cli_style::WRONG)
-}
-
-/// Whom this process waits for at the start.
-fn say_waiting(words: &str) {
-    say(&format!("shuffle-runner: {words}"));
-}

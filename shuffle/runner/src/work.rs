@@ -7,7 +7,7 @@ use std::{
 };
 
 use hg_job::{Job, Local};
-use hg_job_runner::{plot, say, watch::Watch};
+use hg_job_runner::{plot, program::Verdict, say, watch::Watch};
 use hg_shuffle::{Delivery, Error as ShuffleError, Group as _, Ranks, Sender, Shuffle, Shutdown};
 
 use crate::{
@@ -20,12 +20,12 @@ use crate::{
     signal,
 };
 
-/// Runs this rank; whether every message of every rank arrived once and whole.
-pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
+/// Runs this rank; well, if every message of every rank arrived once and whole.
+pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<Verdict, Error> {
     let (me, size) = (job.rank(), job.size());
     let wrong = check(job, arguments).err().map(|error| error.to_string());
     if !say::once(job, NAME, wrong.as_deref())? {
-        return Err(Error::Told);
+        return Ok(Verdict::Told);
     }
     let mut ranks = Ranks::of(job, NAME);
     if let Some(nodes) = &arguments.nodes {
@@ -59,7 +59,7 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
             own.count_hops(&ranks.map(), &timed.sent_to);
             let gathered = report::gather(job, arguments, own, (&reader, &timed.samples));
             watch.end();
-            gathered
+            Ok(if gathered? { Verdict::Well } else { Verdict::Wrong })
         }
         Err(Error::Shuffle(ShuffleError::Failed(failure))) => {
             let torn = Torn::new(me, &failure, dump.account(), &reader);
