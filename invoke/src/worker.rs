@@ -276,7 +276,8 @@ impl Worker {
     }
 
     /// Sends everything that was called, and lets go. Who still waits for calls of others does so before ([`Worker::quiesce`]). With the last worker of
-    /// a process its service threads end; what they have called leaves first.
+    /// a process its service threads end; what they have called leaves first. Whoever was called for the first time, and makes no progress, is waited for
+    /// as long as the transport tries to connect (`connect-timeout-ms`, 30 s), and is gone then.
     ///
     /// # Errors
     /// As [`Worker::progress`].

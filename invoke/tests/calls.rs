@@ -5,7 +5,10 @@
 #[macro_use]
 mod common;
 
-use std::cell::{Cell, RefCell};
+use std::{
+    cell::{Cell, RefCell},
+    sync::Barrier,
+};
 
 use common::run;
 use hg_invoke::{Error, Fabric, How, Limits, Packing, Place, Request, Room, Synchronizer, rpc};
@@ -169,11 +172,30 @@ fn a_death(url: &str) {
     });
 }
 
+/// One that is there makes no progress, so that nobody gets a connection with it.
+fn an_end(url: &str) {
+    let has_ended = Barrier::new(2);
+    let fabric = fabric().services(1).setting("connect-timeout-ms", "300");
+    run(url, (2, 1), &fabric, |worker| {
+        if worker.place().process == 1 {
+            has_ended.wait();
+            return;
+        }
+        let ran = Synchronizer::new();
+        let to = Place { process: 1, thread: 0 };
+        worker.call_with(to, note, (0, 0), How::default().when_run(&ran)).unwrap();
+        worker.finish().unwrap();
+        assert!(matches!(ran.result(), Some(Err(Error::Gone { process: 1, .. }))));
+        has_ended.wait();
+    });
+}
+
 over_each_transport! {
     every_call_runs_once_and_in_order_whatever_is_chosen_for_full_receivers => with_each_choice,
     the_barrier_waits_for_calls_that_calls_make => calls_that_call,
     whoever_waits_is_told => notifications,
     a_worker_that_is_gone_is_named_to_all_that_wait_for_it => a_death,
+    finish_waits_no_longer_for_who_makes_no_progress_than_a_connection_may_take => an_end,
 }
 
 #[test]

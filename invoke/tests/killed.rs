@@ -1,5 +1,5 @@
-//! Real processes with service threads, one of which is killed in the middle of calls: the others' workers and service threads hear of it, and
-//! go on calling one another.
+//! Real processes with service threads, one of which is killed: in the middle of calls, or before anybody has a connection with it. The others'
+//! workers and service threads hear of it, go on calling one another, and end.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 #![expect(clippy::print_stdout, reason = "a process tells its parent")]
@@ -13,7 +13,7 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use hg_invoke::{Error, Fabric, Failed, Group, Place, Request, Worker, rpc};
+use hg_invoke::{Error, Fabric, Failed, Group, How, Place, Request, Synchronizer, Worker, rpc};
 use watchdog::Watchdog;
 
 const PROCESSES: u32 = 3;
@@ -75,10 +75,38 @@ fn ask(worker: &Worker, process: u32, depth: u32) -> Result<(Place, bool), Error
 #[test]
 fn process() {
     let Ok(words) = std::env::var("HG_INVOKE_PROCESS") else { return };
-    let (rank, url) = words.split_once(' ').unwrap();
+    let [when, rank, url] = words.split(' ').collect::<Vec<_>>()[..] else { panic!("{words}") };
     let rank: u32 = rank.parse().unwrap();
     let fabric = Fabric::new().services(2).register(spread).unwrap();
     let worker = fabric.open(&Piped(rank), url).unwrap().remove(0);
+    match when {
+        "busy" => killed_in_the_middle(rank, worker),
+        "open" => killed_before(rank, worker),
+        other => panic!("{other}"),
+    }
+    println!("\nended");
+}
+
+/// Nobody has a connection with the one that is killed, nor with anybody else.
+fn killed_before(rank: u32, worker: Worker) {
+    println!("\nopen");
+    next_line();
+    let (other, here, ran) = (2 - rank, worker.place(), Synchronizer::new());
+    let dead = Place { process: DEAD, thread: 0 };
+    // Those that wait, and those that nobody waits for.
+    worker.call_with(dead, spread, (0,), How::default().when_run(&ran)).unwrap();
+    worker.call(Place { thread: 1, ..dead }, spread, (0,)).unwrap();
+    let error = ran.wait(&worker).unwrap_err();
+    assert!(matches!(error, Error::Gone { process: DEAD, .. }), "{error}");
+    assert_eq!(ask(&worker, other, 1).unwrap().0.process, other);
+    println!("\nserved");
+    next_line();
+    worker.call(Place { thread: 2, ..dead }, spread, (0,)).unwrap();
+    worker.call(Place { process: other, ..here }, spread, (0,)).unwrap();
+    worker.finish().unwrap();
+}
+
+fn killed_in_the_middle(rank: u32, worker: Worker) {
     // All that are beside one another in the barrier are connected by it.
     worker.quiesce().unwrap();
     let mut asked = 0;
@@ -109,7 +137,6 @@ fn process() {
     // Meanwhile its service threads serve the other one.
     next_line();
     worker.finish().unwrap();
-    println!("\nended");
 }
 
 struct Process {
@@ -118,10 +145,10 @@ struct Process {
 }
 
 impl Process {
-    fn start(rank: u32, url: &str) -> Self {
+    fn start(when: &str, rank: u32, url: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "process", "--nocapture"]);
-        command.env("HG_INVOKE_PROCESS", format!("{rank} {url}"));
+        command.env("HG_INVOKE_PROCESS", format!("{when} {rank} {url}"));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         Self { child, lines }
@@ -150,21 +177,26 @@ impl Drop for Process {
     }
 }
 
-fn killed(url: &str, test: &str) {
+/// Kills one of them when all are so far.
+fn killed(when: &str, url: &str, test: &str) {
     if !common::is_there(url, test) {
         return;
     }
     let _watchdog = Watchdog::start();
-    let mut all: Vec<_> = (0..PROCESSES).map(|rank| Process::start(rank, url)).collect();
+    let mut all: Vec<_> = (0..PROCESSES).map(|rank| Process::start(when, rank, url)).collect();
     let own: Vec<String> = all.iter_mut().map(|it| it.says("own ")).collect();
     all.iter_mut().for_each(|it| it.tell(&own.join(" ")));
-    all.iter_mut().for_each(|it| drop(it.says("busy")));
+    all.iter_mut().for_each(|it| drop(it.says(when)));
     let mut dead = all.remove(DEAD as usize);
     dead.child.kill().unwrap();
     dead.child.wait().unwrap();
+    if when == "open" {
+        all.iter_mut().for_each(|it| it.tell("go on"));
+    }
     all.iter_mut().for_each(|it| drop(it.says("served")));
+    // Both at once: who has called somebody ends when that one has taken it.
+    all.iter_mut().for_each(|it| it.tell("end"));
     for it in &mut all {
-        it.tell("end");
         it.says("ended");
         assert!(it.child.wait().unwrap().success());
     }
@@ -172,8 +204,16 @@ fn killed(url: &str, test: &str) {
 
 #[test]
 fn service_threads_survive_another_process_that_is_killed() {
-    let name = "service_threads_survive_another_process_that_is_killed";
+    over_all("busy", "service_threads_survive_another_process_that_is_killed");
+}
+
+#[test]
+fn a_process_that_is_killed_before_it_is_called_holds_nobody_up() {
+    over_all("open", "a_process_that_is_killed_before_it_is_called_holds_nobody_up");
+}
+
+fn over_all(when: &str, test: &str) {
     for url in ["sm://", "tcp://127.0.0.1", "sm+tcp://127.0.0.1", "ofi+tcp://127.0.0.1"] {
-        killed(url, name);
+        killed(when, url, test);
     }
 }
