@@ -1,7 +1,7 @@
 //! What connections cost, over queue pairs that processes share and over one for each: message rate and memory by the number of connections, and
 //! instructions per post.
 //!
-//! `curves rate [NEAR FAR]`, `curves memory [NEAR FAR]`: NEAR and FAR are URLs of cards, without which the imitation of the tests stands for
+//! `curves rate [NEAR FAR]`, `curves memory [NEAR FAR]`, and `curves moves [NEAR FAR]` for processor time of gets that are sent or written: NEAR and FAR are URLs of cards, without which the imitation of the tests stands for
 //! them. `curves posts EVERY LINES ROUNDS` posts so many rounds of messages over so many connections, of which each EVERY-th asks for its
 //! completion, for callgrind:
 //! ```text
@@ -24,9 +24,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Address, Completion, Context, Domain, Message, Op, OpenOptions, Peer, Plugin as _};
+use hg_na::{
+    Address, Completion, Context, Domain, Memory, Message, Op, OpenOptions, Peer, Plugin as _,
+    Rights,
+};
 use hg_na_verbs::VerbsPlugin;
-use nix::libc;
+use nix::{
+    libc,
+    time::{ClockId, clock_gettime},
+};
 
 /// Contexts of each process: each of one has a connection to each of the other.
 const SIDE: usize = 16;
@@ -38,7 +44,7 @@ const TIMED: Duration = Duration::from_millis(300);
 const REPETITIONS: usize = 7;
 
 struct Process {
-    _domain: Arc<dyn Domain>,
+    domain: Arc<dyn Domain>,
     contexts: Vec<Box<dyn Context>>,
 }
 
@@ -67,7 +73,7 @@ fn open(url: &str, settings: &[(&str, &str)], contexts: usize) -> Process {
     let domain = plugin.open(&Address::new(url).unwrap(), &options).unwrap();
     let ids = 0..u8::try_from(contexts).unwrap();
     let contexts = ids.map(|id| domain.context(id).unwrap()).collect();
-    Process { _domain: domain, contexts }
+    Process { domain, contexts }
 }
 
 /// How many messages have come.
@@ -209,6 +215,56 @@ fn memory(urls: &[String; 2]) {
     }
 }
 
+/// Processor time of this thread, the kernel's part of it, too.
+fn spent<T>(by: &mut Duration, work: impl FnOnce() -> T) -> T {
+    let now = || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
+    let before = now();
+    let result = work();
+    *by += now() - before;
+    result
+}
+
+/// Processor time of a get at each end: its initiator's, its owner's.
+fn get_spends(urls: &[String; 2], settings: &[(&str, &str)], len: usize) -> [f64; 2] {
+    const GETS: u32 = 200;
+    let mut world = World::open(urls, settings, 1);
+    world.connect(1);
+    let peer = world.peers[0][0];
+    let far = world.far.domain.register(Memory::from(vec![1; len]), Rights::all()).unwrap();
+    let near = world.near.domain.register(Memory::from(vec![0; len]), Rights::empty()).unwrap();
+    let bytes = len as u64;
+    let mut times = [Duration::ZERO; 2];
+    for token in 1..=GETS {
+        let remote = far.descriptor().slice(0, bytes).unwrap();
+        let op = Op::Get { from: peer, local: near.slice(0, bytes).unwrap(), remote };
+        let mut done = Vec::new();
+        spent(&mut times[0], || world.near.contexts[0].post(token.into(), op).unwrap());
+        while !done.iter().any(|it| matches!(it, Completion::Done(_))) {
+            let ends = [&mut world.near.contexts[0], &mut world.far.contexts[0]];
+            for (context, time) in ends.into_iter().zip(&mut times) {
+                let mut round = Duration::ZERO;
+                let moved = spent(&mut round, || context.progress(Instant::now(), &mut done));
+                // Empty ones wait, for what the kernel does elsewhere.
+                *time += if moved.unwrap() { round } else { Duration::ZERO };
+            }
+        }
+    }
+    times.map(|time| time.as_secs_f64() * 1e6 / f64::from(GETS))
+}
+
+fn moves(urls: &[String; 2]) {
+    println!("microseconds of processor time for a get");
+    println!("  bytes  sent: initiator   owner  written: initiator   owner");
+    for len in (12..21).map(|bits| 1_usize << bits) {
+        let [sent, written] = [[("rma", "off")], [("rma-from", "1")]].map(|settings| {
+            let mut all: Vec<_> = (0..5).map(|_| get_spends(urls, &settings, len)).collect();
+            all.sort_by(|one, other| one[1].total_cmp(&other[1]));
+            all[2]
+        });
+        println!("{len:7} {:16.1} {:7.1} {:19.1} {:7.1}", sent[0], sent[1], written[0], written[1]);
+    }
+}
+
 /// Posts messages over so many connections.
 fn posts(every: &str, lines: usize, rounds: usize) {
     let mut world = World::open(&urls(&[]), &[("signal-every", every)], SIDE.min(lines));
@@ -224,9 +280,10 @@ fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["rate", ..] => rates(&urls(&arguments[1..])),
         ["memory", ..] => memory(&urls(&arguments[1..])),
+        ["moves", ..] => moves(&urls(&arguments[1..])),
         ["posts", every, lines, rounds] => {
             posts(every, lines.parse().unwrap(), rounds.parse().unwrap());
         }
-        _ => println!("curves rate|memory [NEAR FAR], curves posts EVERY LINES ROUNDS"),
+        _ => println!("curves rate|memory|moves [NEAR FAR], curves posts EVERY LINES ROUNDS"),
     }
 }

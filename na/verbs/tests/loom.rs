@@ -41,6 +41,17 @@ struct Card {
     completions: VecDeque<u64>,
 }
 
+impl Card {
+    /// The next post of a thread.
+    fn posts(&mut self, who: usize) {
+        self.posted.push((who, self.taken[who]));
+        self.taken[who] += 1;
+        let asks = self.signals.asks(false);
+        let number = self.signals.posted(asks);
+        self.completions.extend(asks.then_some(number));
+    }
+}
+
 struct Shared {
     turn: Turn,
     /// Stands for a lock-free queue, and orders nothing by itself: what each thread has pushed, and one.
@@ -68,6 +79,12 @@ impl Shared {
     }
 
     fn post(&self, who: usize, number: usize) {
+        if self.turn.tries() {
+            // SAFETY:
+            // - whoever has the turn has it alone, which is what the model checks.
+            self.card.with_mut(|card| unsafe { &mut *card }.posts(who));
+            return self.serve(false);
+        }
         self.queue[who][number].store(number as u64 + 1, Ordering::Relaxed);
         if self.turn.raise() {
             self.serve(false);
@@ -98,11 +115,7 @@ impl Shared {
             while let Some(slot) = slots.get(card.taken[who])
                 && slot.load(Ordering::Relaxed) > 0
             {
-                card.posted.push((who, card.taken[who]));
-                card.taken[who] += 1;
-                let asks = card.signals.asks(false);
-                let number = card.signals.posted(asks);
-                card.completions.extend(asks.then_some(number));
+                card.posts(who);
             }
         }
         if polls && let Some(number) = card.completions.pop_front() {

@@ -201,23 +201,23 @@ impl Endpoint {
     /// # Safety
     /// The run stays registered, and where it is, as long as the cargo.
     pub(super) unsafe fn post(&mut self, number: u32, post: Post) {
-        let is_own = matches!(post.cargo, Cargo::Nothing);
-        let Some(pair) = self.pairs.get_mut(&number) else {
-            return self.free(post.cargo);
-        };
-        if is_own {
+        let Self { pairs, stock, .. } = self;
+        let Some(pair) = pairs.get_mut(&number) else { return self.free(post.cargo) };
+        if matches!(post.cargo, Cargo::Nothing) {
             pair.gauge.adds();
         }
         // SAFETY:
         // - the caller's.
-        unsafe { pair.queue(post) };
-        self.post_waiting(number);
+        let taken = unsafe { pair.take(post, &mut |frame| stock.pool.give(frame)) };
+        if let Err(fault) = taken {
+            self.broke(number, fault);
+        }
     }
 
     fn post_waiting(&mut self, number: u32) {
         let Self { pairs, stock, .. } = self;
         let Some(pair) = pairs.get_mut(&number) else { return };
-        if let Err(fault) = pair.post_waiting(|frame| stock.pool.give(frame)) {
+        if let Err(fault) = pair.post_waiting(&mut |frame| stock.pool.give(frame)) {
             self.broke(number, fault);
         }
     }

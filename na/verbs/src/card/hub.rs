@@ -1,7 +1,7 @@
 //! An endpoint that threads share: each posts without waiting for another, and whoever has the turn does what is to be done.
 //!
-//! What is posted goes into a queue without locks. Its poster takes the [`Turn`] where nobody has it, and hands everything that is there to the card;
-//! else whoever has it does. So posts of one thread stay in order, and a queue pair is used by one thread at a time. What makes and ends
+//! Who posts takes the [`Turn`] where nobody has it, and hands his post to the card. Where somebody has it, the post goes into a queue without locks, which
+//! he empties before his turn ends. So posts of one thread stay in order, and a queue pair is used by one thread at a time. What makes and ends
 //! connections takes the lock that goes with the turn for a moment.
 
 use std::{
@@ -262,6 +262,13 @@ impl Hub {
     }
 
     fn submit(&self, number: u32, post: Post) {
+        if self.turn.tries() {
+            let mut endpoint = self.endpoint();
+            // SAFETY:
+            // - frames and registrations are the cargo of their own posts.
+            unsafe { endpoint.post(number, post) };
+            return self.serve(&mut endpoint);
+        }
         self.submitted.push((number, post));
         if self.turn.raise() {
             let mut endpoint = self.endpoint();

@@ -320,26 +320,38 @@ impl Pair {
     ///
     /// # Safety
     /// The run stays registered, and where it is, as long as the cargo.
-    pub(super) unsafe fn queue(&mut self, post: Post) {
-        self.waiting.push_back(post);
+    ///
+    /// # Errors
+    /// The queue pair is in error.
+    pub(super) unsafe fn take(
+        &mut self,
+        post: Post,
+        free: &mut impl FnMut(Frame),
+    ) -> Result<(), Fault> {
+        if !self.waiting.is_empty() || !self.signals.has_room() {
+            self.waiting.push_back(post);
+            return Ok(());
+        }
+        match self.post(&post) {
+            Ok(is_inline) => self.posted(post.cargo, is_inline, free),
+            Err(fault) => {
+                self.waiting.push_back(post);
+                return if fault == Fault::Again { Ok(()) } else { Err(fault) };
+            }
+        }
+        Ok(())
     }
 
     /// Posts what waits, as far as there is room; frames whose bytes were taken are free.
     ///
     /// # Errors
     /// The queue pair is in error.
-    pub(super) fn post_waiting(&mut self, mut free: impl FnMut(Frame)) -> Result<(), Fault> {
+    pub(super) fn post_waiting(&mut self, free: &mut impl FnMut(Frame)) -> Result<(), Fault> {
         while self.signals.has_room()
             && let Some(post) = self.waiting.pop_front()
         {
             match self.post(&post) {
-                Ok(is_inline) => self.cargo.push_back(match post.cargo {
-                    Cargo::Frame(frame) if is_inline => {
-                        free(frame);
-                        Cargo::Nothing
-                    }
-                    cargo => cargo,
-                }),
+                Ok(is_inline) => self.posted(post.cargo, is_inline, free),
                 Err(fault) => {
                     self.waiting.push_front(post);
                     return if fault == Fault::Again { Ok(()) } else { Err(fault) };
@@ -347,6 +359,16 @@ impl Pair {
             }
         }
         Ok(())
+    }
+
+    fn posted(&mut self, cargo: Cargo, is_inline: bool, free: &mut impl FnMut(Frame)) {
+        self.cargo.push_back(match cargo {
+            Cargo::Frame(frame) if is_inline => {
+                free(frame);
+                Cargo::Nothing
+            }
+            cargo => cargo,
+        });
     }
 
     /// Says whether the bytes were taken.
@@ -368,7 +390,7 @@ impl Pair {
         request.imm_data = post.word.to_be();
         let mut bad = ptr::null_mut();
         // SAFETY:
-        // - alive and connected; the description is read before this returns; its memory: the cargo's, by whoever has called `queue`.
+        // - alive and connected; the description is read before this returns; its memory: the cargo's, by whoever has called `take`.
         let result = unsafe { sys::calls::post_send(self.qp, &raw mut request, &raw mut bad) };
         match Fault::check("ibv_post_send", result) {
             Ok(()) => {
