@@ -1,7 +1,7 @@
 //! What connections cost, over queue pairs that processes share and over one for each: message rate and memory by the number of connections, and
 //! instructions per post.
 //!
-//! `curves rate [NEAR FAR]`, `curves memory [NEAR FAR]`, and `curves moves [NEAR FAR]` for processor time of gets that are sent or written: NEAR and FAR are URLs of cards, without which the imitation of the tests stands for
+//! `curves rate REPETITIONS [NEAR FAR]`, `curves memory [NEAR FAR]`, and `curves moves [NEAR FAR]` for processor time of gets that are sent or written: NEAR and FAR are URLs of cards, without which the imitation of the tests stands for
 //! them. `curves posts EVERY LINES ROUNDS` posts so many rounds of messages over so many connections, of which each EVERY-th asks for its
 //! completion, for callgrind:
 //! ```text
@@ -12,7 +12,6 @@
 
 #![expect(unsafe_code, reason = "asks the allocator how much is in use")]
 #![expect(clippy::print_stdout, reason = "what it is for")]
-#![expect(clippy::unwrap_used, reason = "an example that fails says where")]
 
 #[path = "../tests/imitated/imitation/mod.rs"]
 #[expect(dead_code, reason = "some of it is for tests")]
@@ -41,7 +40,6 @@ const BATCH: usize = 32;
 /// Messages of all connections in a round.
 const ROUND: usize = 256;
 const TIMED: Duration = Duration::from_millis(300);
-const REPETITIONS: usize = 7;
 
 struct Process {
     domain: Arc<dyn Domain>,
@@ -70,23 +68,26 @@ fn open(url: &str, settings: &[(&str, &str)], contexts: usize) -> Process {
     let options = settings
         .iter()
         .fold(OpenOptions::listening(), |options, (name, value)| options.with(name, value));
-    let domain = plugin.open(&Address::new(url).unwrap(), &options).unwrap();
-    let ids = 0..u8::try_from(contexts).unwrap();
-    let contexts = ids.map(|id| domain.context(id).unwrap()).collect();
+    let domain = plugin
+        .open(&Address::new(url).expect("a measurement that fails ends"), &options)
+        .expect("a measurement that fails ends");
+    let ids = 0..u8::try_from(contexts).expect("a measurement that fails ends");
+    let contexts =
+        ids.map(|id| domain.context(id).expect("a measurement that fails ends")).collect();
     Process { domain, contexts }
 }
 
 /// How many messages have come.
 fn step(context: &mut dyn Context) -> usize {
     let mut done = Vec::new();
-    context.progress(Instant::now(), &mut done).unwrap();
+    context.progress(Instant::now(), &mut done).expect("a measurement that fails ends");
     done.iter().filter(|it| matches!(it, Completion::Unexpected { .. })).count()
 }
 
 #[inline(never)]
 fn post(context: &mut dyn Context, to: Peer) {
     let op = Op::SendUnexpected { to, message: Message::copied(&[7; 300]) };
-    context.post(0, op).unwrap();
+    context.post(0, op).expect("a measurement that fails ends");
 }
 
 #[inline(never)]
@@ -112,7 +113,8 @@ impl World {
         for line in self.peers.iter().map(Vec::len).sum::<usize>()..lines {
             let (from, to) = self.ends(line);
             let address = self.far.contexts[to].address().clone();
-            let peer = self.near.contexts[from].lookup(&address).unwrap();
+            let peer =
+                self.near.contexts[from].lookup(&address).expect("a measurement that fails ends");
             self.peers[from].push(peer);
             self.exchange(&[line], 1);
         }
@@ -149,10 +151,10 @@ impl World {
     }
 }
 
-fn rates(urls: &[String; 2]) {
+fn rates(repetitions: u32, urls: &[String; 2]) {
     let counts = [1, 2, 4, 8, 16, 32, 64, 128, 256];
     let mut all = vec![[Vec::new(), Vec::new()]; counts.len()];
-    for _ in 0..REPETITIONS {
+    for _ in 0..repetitions {
         for (mode, queue_pairs) in ["shared", "own"].iter().enumerate() {
             let mut world = World::open(urls, &[("queue-pairs", queue_pairs)], SIDE);
             world.connect(SIDE * SIDE);
@@ -182,7 +184,7 @@ fn in_use() -> [u64; 3] {
     // - no argument, and no precondition.
     let heap = unsafe { libc::mallinfo2() };
     let kilobytes = |file: &str, names: &[&str]| -> u64 {
-        let text = fs::read_to_string(file).unwrap();
+        let text = fs::read_to_string(file).expect("a measurement that fails ends");
         let of = |line: &str| {
             let (name, rest) = line.split_once(':')?;
             let number = rest.split_whitespace().next()?.parse::<u64>().ok()?;
@@ -217,7 +219,11 @@ fn memory(urls: &[String; 2]) {
 
 /// Processor time of this thread, the kernel's part of it, too.
 fn spent<T>(by: &mut Duration, work: impl FnOnce() -> T) -> T {
-    let now = || Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap());
+    let now = || {
+        Duration::from(
+            clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a measurement that fails ends"),
+        )
+    };
     let before = now();
     let result = work();
     *by += now() - before;
@@ -230,22 +236,40 @@ fn get_spends(urls: &[String; 2], settings: &[(&str, &str)], len: usize) -> [f64
     let mut world = World::open(urls, settings, 1);
     world.connect(1);
     let peer = world.peers[0][0];
-    let far = world.far.domain.register(Memory::from(vec![1; len]), Rights::all()).unwrap();
-    let near = world.near.domain.register(Memory::from(vec![0; len]), Rights::empty()).unwrap();
+    let far = world
+        .far
+        .domain
+        .register(Memory::from(vec![1; len]), Rights::all())
+        .expect("a measurement that fails ends");
+    let near = world
+        .near
+        .domain
+        .register(Memory::from(vec![0; len]), Rights::empty())
+        .expect("a measurement that fails ends");
     let bytes = len as u64;
     let mut times = [Duration::ZERO; 2];
     for token in 1..=GETS {
-        let remote = far.descriptor().slice(0, bytes).unwrap();
-        let op = Op::Get { from: peer, local: near.slice(0, bytes).unwrap(), remote };
+        let remote = far.descriptor().slice(0, bytes).expect("a measurement that fails ends");
+        let op = Op::Get {
+            from: peer,
+            local: near.slice(0, bytes).expect("a measurement that fails ends"),
+            remote,
+        };
         let mut done = Vec::new();
-        spent(&mut times[0], || world.near.contexts[0].post(token.into(), op).unwrap());
+        spent(&mut times[0], || {
+            world.near.contexts[0].post(token.into(), op).expect("a measurement that fails ends")
+        });
         while !done.iter().any(|it| matches!(it, Completion::Done(_))) {
             let ends = [&mut world.near.contexts[0], &mut world.far.contexts[0]];
             for (context, time) in ends.into_iter().zip(&mut times) {
                 let mut round = Duration::ZERO;
                 let moved = spent(&mut round, || context.progress(Instant::now(), &mut done));
                 // Empty ones wait, for what the kernel does elsewhere.
-                *time += if moved.unwrap() { round } else { Duration::ZERO };
+                *time += if moved.expect("a measurement that fails ends") {
+                    round
+                } else {
+                    Duration::ZERO
+                };
             }
         }
     }
@@ -278,12 +302,23 @@ fn posts(every: &str, lines: usize, rounds: usize) {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["rate", ..] => rates(&urls(&arguments[1..])),
+        ["rate", repetitions, ..] => {
+            rates(
+                repetitions.parse().expect("a measurement that fails ends"),
+                &urls(&arguments[2..]),
+            );
+        }
         ["memory", ..] => memory(&urls(&arguments[1..])),
         ["moves", ..] => moves(&urls(&arguments[1..])),
         ["posts", every, lines, rounds] => {
-            posts(every, lines.parse().unwrap(), rounds.parse().unwrap());
+            posts(
+                every,
+                lines.parse().expect("a measurement that fails ends"),
+                rounds.parse().expect("a measurement that fails ends"),
+            );
         }
-        _ => println!("curves rate|memory|moves [NEAR FAR], curves posts EVERY LINES ROUNDS"),
+        _ => println!(
+            "curves rate REPETITIONS [NEAR FAR], curves memory|moves [NEAR FAR], curves posts EVERY LINES ROUNDS"
+        ),
     }
 }

@@ -1,4 +1,4 @@
-//! Connections over pairs: how they are met, and end. What happens is decided by [`Sharing`]; here it is done.
+//! Connections over pairs: how they are met, and end. What happens is decided by [`crate::sharing`]; here it is done.
 
 use std::{net::IpAddr, sync::Arc, time::Instant};
 
