@@ -301,11 +301,7 @@ impl Transport for Verbs {
     fn poll(context: &mut VerbsContext) -> Result<bool, Error> {
         let Verbs { hub, desk, events, .. } = &mut context.transport;
         let found = hub.as_ref().expect("taken only by drop").poll(desk, events)?;
-        let mut events = mem::take(events);
-        for event in events.drain(..) {
-            happened(context, event);
-        }
-        context.transport.events = events;
+        handle_all(context);
         Ok(found)
     }
 
@@ -322,14 +318,15 @@ impl Transport for Verbs {
         busy.iter().any(|place| links.at(*place).is_some_and(|link| !link.way.own.route.is_stalled))
     }
 
+    /// What came before the completion queue is armed does not wake.
     fn arms(context: &mut VerbsContext) -> bool {
-        context.transport.desk.sleeps();
-        if let Err(fault) = context.transport.hub().arm() {
+        let Verbs { hub, desk, events, .. } = &mut context.transport;
+        let found = hub.as_ref().expect("taken only by drop").arm(desk, events);
+        handle_all(context);
+        if let Err(fault) = &found {
             tracing::debug!(%fault, "a completion queue is not armed");
-            return false;
         }
-        // What came before it was armed does not wake.
-        matches!(context.look(), Ok(false))
+        found == Ok(false)
     }
 
     fn flush(context: &mut VerbsContext) -> bool {
@@ -376,6 +373,16 @@ impl Transport for Verbs {
     fn forget(&mut self) {
         mem::forget((self.hub.take(), mem::take(&mut self.lent)));
     }
+}
+
+/// Handles what was found.
+#[inline]
+fn handle_all(context: &mut VerbsContext) {
+    let mut events = mem::take(&mut context.transport.events);
+    for event in events.drain(..) {
+        happened(context, event);
+    }
+    context.transport.events = events;
 }
 
 /// Something has happened to a connection.

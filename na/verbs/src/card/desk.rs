@@ -96,7 +96,7 @@ impl Desk {
     }
 
     /// Its own thread is about to sleep, and looks once more: from now on [`Self::put`] wakes it.
-    pub(crate) fn sleeps(&self) {
+    pub(super) fn sleeps(&self) {
         self.sleep.asks();
     }
 }

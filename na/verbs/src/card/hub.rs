@@ -330,14 +330,20 @@ impl Hub {
         self.stock.read.push(frame);
     }
 
-    /// Makes the next completion wake whoever waits for [`Self::fd`]. What has come before has to be taken afterwards.
+    /// Makes the next completion wake whoever waits for [`Self::fd`], then looks at the card whoever has the turn: he may be one who only posts. Says
+    /// whether something had come before.
     ///
     /// # Errors
     /// [`Fault`].
-    pub(crate) fn arm(&self) -> Result<(), Fault> {
+    pub(crate) fn arm(&self, desk: &Arc<Desk>, events: &mut Vec<Event>) -> Result<bool, Fault> {
+        desk.sleeps();
         let mut endpoint = self.endpoint();
-        endpoint.post_read();
-        endpoint.arm()
+        endpoint.arm()?;
+        desk.take(events);
+        let found = endpoint.poll(desk, events)?;
+        drop(endpoint);
+        desk.take(events);
+        self.is_there(found || !events.is_empty())
     }
 
     /// When a queue pair is given up.
