@@ -221,6 +221,7 @@ impl Builder {
     /// | name | transport | value |
     /// |---|---|---|
     /// | `max-peers` | all | connections of a context at a time |
+    /// | `max-held-mib` | tcp, ofi, verbs | what the requests of all peers take at most while they wait to be served |
     /// | `connect-timeout-ms` | all | until a peer that does not answer the greeting is given up |
     /// | `allow-uid` | sm | other users that may connect, by number, separated by commas |
     /// | `cma` | sm | `off`: memory is copied through shared memory, never by `process_vm_readv` |

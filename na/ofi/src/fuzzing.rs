@@ -1,8 +1,8 @@
 //! Entry point of the fuzz target `ofi_lifeline`: what anybody may write who reaches the port of a context's lifelines.
 //!
 //! Of any bytes: as records they are refused or taken off one by one, however they are cut, and what was taken encodes to what is taken
-//! again; as a frame they are refused or have a header that encodes to the same bytes. And a context of `ofi+tcp`, where
-//! libfabric is there, hears them on a new lifeline: it goes on, and nobody who has hung up is left in its table.
+//! again; as a frame they are refused or have a header that encodes to the same bytes. And contexts of `ofi+tcp`, with a key and without,
+//! where libfabric is there, hear them on a new lifeline: they go on, and nobody who has hung up is left in their tables.
 
 use std::{
     cell::RefCell,
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Completion, Context, Domain as _, OpenOptions};
+use hg_na::{Completion, Context, Domain as _, Key, OpenOptions};
 
 use hg_na_link::{
     Header,
@@ -29,13 +29,16 @@ const GONE: Duration = Duration::from_secs(8);
 const ROUNDS: usize = 4;
 
 thread_local! {
-    /// One context for all inputs: opening one takes a tenth of a second.
-    static CONTEXT: RefCell<Option<Box<dyn Context>>> = RefCell::new(open());
+    /// One context without a key and one with it, for all inputs: opening one takes a tenth of a second.
+    static CONTEXTS: RefCell<Vec<Box<dyn Context>>> =
+        RefCell::new([None, Some(Key([7; 32]))].into_iter().filter_map(open).collect());
 }
 
-fn open() -> Option<Box<dyn Context>> {
+fn open(key: Option<Key>) -> Option<Box<dyn Context>> {
     let url = "ofi+tcp://127.0.0.1".parse().ok()?;
-    OfiDomain::open(&url, &OpenOptions::listening()).ok()?.context(0).ok()
+    let mut options = OpenOptions::listening();
+    options.key = key;
+    OfiDomain::open(&url, &options).ok()?.context(0).ok()
 }
 
 /// Any bytes on a lifeline; the first one says where they are cut in two.
@@ -44,8 +47,8 @@ pub fn fuzz_lifeline(data: &[u8]) {
     let parts = bytes.split_at(usize::from(*cut).min(bytes.len()));
     check_records(bytes, parts);
     check_header(bytes);
-    CONTEXT.with_borrow_mut(|context| {
-        if let Some(context) = context {
+    CONTEXTS.with_borrow_mut(|contexts| {
+        for context in contexts {
             hear(context.as_mut(), parts);
         }
     });

@@ -83,4 +83,16 @@ mod tests {
         assert_eq!(Greeting::decode(&bytes[..bytes.len() - 1]), None);
         assert_eq!(Greeting::decode(&[&bytes[..], b"x"].concat()), None);
     }
+
+    #[test]
+    fn the_seeds_of_the_fuzz_target_speak_this_version() {
+        let folder =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/ofi_lifeline");
+        for seed in ["hello", "welcome", "keys", "keys_twice"] {
+            // The first byte says where the rest is cut.
+            let mut said = std::fs::read(folder.join(seed)).unwrap().split_off(1);
+            let record = hg_na_link::Record::<Greeting>::take(&mut said);
+            assert!(matches!(record, Ok(Some(_))), "{seed}: {record:?}");
+        }
+    }
 }
