@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use hg_na::{Address, Domain, Error, OpenOptions, Plugin};
+use hg_na::{Address, Domain, Error, Key, OpenOptions, Plugin};
 use hg_na_ofi::OfiPlugin;
 
 /// Names the provider instead of tcp.
@@ -28,6 +28,12 @@ const SINGLE: Ported = Ported(&[("multi-receive", "off")]);
 /// As with a provider that has tagged messages only, no one-sided operations and nothing to wait on.
 const POOR: Ported = Ported(&[("messages", "tagged"), ("rma", "off"), ("sleep", "off")]);
 
+/// With a key, which lifelines are sealed with.
+#[cfg(feature = "key")]
+const SEALED: Ported = Ported(&[(KEY, "")]);
+/// No setting: stands for a key that is handed over.
+const KEY: &str = "key that is handed over";
+
 impl Plugin for Ported {
     fn schemes(&self) -> &[&str] {
         &["ofi+tcp", "ofi+shm", "ofi+net", "ofi+udp", "ofi+sockets"]
@@ -45,6 +51,7 @@ impl Plugin for Ported {
         for (name, value) in self.0.iter().copied().chain(further) {
             options.settings.insert(name.to_owned(), value.to_owned());
         }
+        options.key = options.settings.remove(KEY).map(|_| Key([7; 32]));
         let Some((start, name)) = url.as_str().split_once("127.0.0.1:") else {
             return OfiPlugin.open(url, &options);
         };
@@ -147,4 +154,10 @@ chosen! {
     shm_poor = crate::POOR, "ofi+shm://";
     net = crate::USUAL, "ofi+net://127.0.0.1";
     udp = crate::USUAL, "ofi+udp://127.0.0.1";
+}
+
+#[cfg(feature = "key")]
+chosen! {
+    tcp_sealed = crate::SEALED, "ofi+tcp://127.0.0.1";
+    shm_sealed = crate::SEALED, "ofi+shm://";
 }
