@@ -16,6 +16,7 @@
 use std::{
     collections::HashSet,
     hint::black_box,
+    os::fd::AsFd as _,
     sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
 };
