@@ -15,7 +15,7 @@ use crate::raw::ending;
 use crate::report::{self, Figure};
 use crate::{
     bandwidth, faults, first, frozen, held, hung, idle, instructions, invoke, memory, rate,
-    routing, shuffle, soak, sort, syscalls, table, waits, ways,
+    routing, shuffle, soak, sort, syscalls, table, visor, waits, ways,
 };
 
 /// Measures Hydrargyrum, and what this machine allows.
@@ -84,6 +84,11 @@ enum Command {
     Busy(waits::BusyArguments),
     /// How long others wait for an engine's lock while a handler pulls.
     Held(held::Arguments),
+    /// Through the daemon `hg-visor`: calls, connections, applications, threads, beside the same without.
+    Visor(visor::Arguments),
+    /// An application; started by `visor`.
+    #[command(hide = true)]
+    Visitor(visor::VisitorArguments),
     /// Calls of a client whose other peers have stopped.
     Hung(hung::Arguments),
     /// Processor time, threads and wake-ups of engines with nothing to do.
@@ -107,6 +112,7 @@ impl Command {
             | Command::Way(_)
             | Command::Invoked(_)
             | Command::Busy(_)
+            | Command::Visitor(_)
             | Command::Crowd(_)
             | Command::Peer(_) => false,
             _ => true,
@@ -177,6 +183,8 @@ fn measured(arguments: Arguments) -> Result<(), Error> {
         Command::Waits(waits) => waits::run(&waits, arguments.json),
         Command::Busy(busy) => waits::busy(&busy),
         Command::Held(held) => held::run(&held, arguments.json),
+        Command::Visor(parts) => visor::run(&parts, arguments.json),
+        Command::Visitor(visitor) => visor::visit(&visitor),
         Command::Hung(hung) => hung::run(&hung, arguments.json),
         Command::Idle(idle) => idle::run(&idle, arguments.json),
         Command::Crowd(crowd) => crowd::serve(&crowd),

@@ -12,6 +12,7 @@
 //! | `pair`         | the second process of every measurement, and the cores of the two         |
 //! | `limits`       | what this machine allows: the measurements that need no product at all    |
 //! | `product`      | the calls that are measured: a target in its own process, and who calls   |
+//! | `plot`         | figures over a number, drawn as SVG                                       |
 //! | `process`      | what the kernel tells about a process                                     |
 //! | `tools`        | valgrind and strace, which count for this program                         |
 //! | `rate`, ...    | one module per subcommand                                                 |
@@ -39,6 +40,7 @@ mod memory;
 mod mpi;
 mod outside;
 mod pair;
+mod plot;
 mod process;
 mod product;
 mod progress;
@@ -59,6 +61,7 @@ mod syscalls;
 mod table;
 mod tools;
 mod turns;
+mod visor;
 mod waits;
 mod ways;
 

@@ -50,12 +50,25 @@ impl Peer {
         arguments: &[&str],
         core: Option<usize>,
     ) -> Result<Peer, Error> {
+        Peer::run_through(None, role, arguments, core)
+    }
+
+    /// The same; what it opens at `visor://` goes through this daemon.
+    pub(crate) fn run_through(
+        daemon: Option<&str>,
+        role: &'static str,
+        arguments: &[&str],
+        core: Option<usize>,
+    ) -> Result<Peer, Error> {
         let (ours, theirs) = UnixStream::pair().context("socketpair")?;
         let program = std::env::current_exe().context("readlink /proc/self/exe")?;
         let mut command = Command::new(program);
         command.args(arguments).args(["--parent", &std::process::id().to_string()]);
         if let Some(core) = core {
             command.args(["--core", &core.to_string()]);
+        }
+        if let Some(daemon) = daemon {
+            command.env("HG_VISOR", daemon);
         }
         let child = command
             .stdin(Stdio::from(OwnedFd::from(theirs)))

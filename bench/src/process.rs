@@ -22,17 +22,26 @@ pub(crate) struct Held {
 impl Held {
     /// What a process holds now.
     pub(crate) fn by(pid: Pid) -> Result<Held, Error> {
-        let rollup = read(pid, "smaps_rollup")?;
-        let rss = rollup.lines().find_map(|line| {
-            line.strip_prefix("Rss:")?.trim().strip_suffix(" kB")?.trim().parse().ok()
-        });
         let fds = fs::read_dir(path(pid, "fd")).context("read /proc/PID/fd")?.count();
         Ok(Held {
-            rss_kib: rss.ok_or_else(|| unreadable("smaps_rollup"))?,
+            rss_kib: rollup(pid, "Rss:")?,
             fds: fds as u64,
             mappings: read(pid, "maps")?.lines().count() as u64,
         })
     }
+}
+
+/// Memory of a process in KiB; of what several have mapped, its share.
+pub(crate) fn share_kib(pid: Pid) -> Result<u64, Error> {
+    rollup(pid, "Pss:")
+}
+
+fn rollup(pid: Pid, name: &str) -> Result<u64, Error> {
+    let text = read(pid, "smaps_rollup")?;
+    let kib = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB")?.trim().parse().ok());
+    kib.ok_or_else(|| unreadable("smaps_rollup"))
 }
 
 /// Processor time of all threads so far.

@@ -43,6 +43,11 @@ impl Figure {
         Figure::new(subject, Summary { median, p99, min, max, repetitions: 1 })
     }
 
+    /// The value that half of its repetitions reach.
+    pub(crate) fn median(&self) -> f64 {
+        self.summary.median
+    }
+
     /// The same figure with its limit, measured in turns with it; the ratio is of the medians.
     pub(crate) fn beside(mut self, limit: &Figure) -> Figure {
         self.beside = Some(Beside {

@@ -147,7 +147,7 @@ impl Measure for Caller {
 
 /// Starts `count` operations, `inflight` at a time, and finishes them in the same order.
 #[inline]
-pub(super) fn pipelined<T>(
+pub(crate) fn pipelined<T>(
     count: u64,
     inflight: u32,
     mut start: impl FnMut(u64) -> T,

@@ -81,6 +81,11 @@ pub(crate) fn nap(micros: u64) {
 #[hg::rpc]
 pub(crate) fn hold() -> u64;
 
+/// Sockets, on this machine.
+pub(crate) const TCP: &str = "tcp://127.0.0.1:0";
+/// Through a daemon.
+pub(crate) const VISOR: &str = "visor://";
+
 /// A builder for engines at this URL that wait as asked.
 ///
 /// `tcp://`, `verbs://` and `ofi+...://` are networks here, also inside one node; routing's figures are those of `sm+tcp://`.

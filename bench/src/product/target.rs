@@ -41,9 +41,19 @@ impl Target {
         cores: Cores,
         contexts: usize,
     ) -> Result<Target, Error> {
+        Self::start_through(None, (url, contexts), wait, cores)
+    }
+
+    /// The same, with so many contexts, through this daemon where it goes through one.
+    pub(crate) fn start_through(
+        daemon: Option<&str>,
+        (url, contexts): (&str, usize),
+        wait: Wait,
+        cores: Cores,
+    ) -> Result<Target, Error> {
         let contexts = contexts.to_string();
         let arguments = ["target", "--url", url, "--wait", wait.as_str(), "--contexts", &contexts];
-        let mut process = Peer::run("target", &arguments, cores.target)?;
+        let mut process = Peer::run_through(daemon, "target", &arguments, cores.target)?;
         let address = process.receive_text()?;
         Ok(Target { address, wait, process: Some(process) })
     }
