@@ -25,7 +25,7 @@ mod wire;
 pub use config::{Config, User};
 #[cfg(feature = "daemon")]
 pub use daemon::{Daemon, Stopper};
-#[cfg(feature = "fuzzing")]
+#[cfg(all(feature = "daemon", any(test, feature = "fuzzing")))]
 pub use machine::{fuzz_applications, fuzz_daemons};
 pub use plugin::VisorPlugin;
 pub use question::{Question, ask};

@@ -20,7 +20,7 @@ use hg_na::{Address, GoneReason, Identity, Message};
 use rustc_hash::FxHashMap;
 
 pub(crate) use flows::Outgoing;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub use fuzzing::{fuzz_applications, fuzz_daemons};
 use party::{Connection, ConnectionKey, End, Party, Role};
 pub(crate) use party::{PartyKey, Quota};
