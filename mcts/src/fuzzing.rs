@@ -63,7 +63,7 @@ fn on_one_tree(mut bytes: &[u8]) -> Result<usize, &'static str> {
     while let Some((messages, rest)) = next_batch(bytes) {
         bytes = rest;
         if worker.begun < ROLLOUTS && worker.proven.is_none() {
-            worker.begin_rollout();
+            worker.begin_rollouts(1);
         }
         worker.simulate();
         for message in messages {
@@ -110,7 +110,7 @@ fn on_merged_trees(mut bytes: &[u8]) -> Result<usize, &'static str> {
 fn simulate(worker: &mut Worker<Hex>) {
     for _ in 0..ROLLOUTS_MERGED {
         if worker.proven.is_none() {
-            worker.begin_rollout();
+            worker.begin_rollouts(1);
             worker.simulate();
         }
     }
@@ -145,7 +145,7 @@ mod tests {
         let mut workers = [ME, OTHER].map(|number| worker(number, Parallelism::Tree));
         let mut sent = vec![0];
         for _ in 0..ROLLOUTS {
-            workers[0].begin_rollout();
+            workers[0].begin_rollouts(1);
             workers[0].simulate();
             let [one, other] = &mut workers;
             for (_, batch) in one.outbox.filled() {

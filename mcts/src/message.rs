@@ -106,19 +106,19 @@ impl Outbox {
         self.batches.iter_mut().for_each(Vec::clear);
     }
 
-    pub(crate) fn select(&mut self, to: u16, path: Path) {
+    pub(crate) fn select(&mut self, to: u16, path: Path, more: u32) {
         let (phase, from) = (self.phase, self.from);
         let batch = &mut self.batches[usize::from(to)];
         for message in batch.iter_mut().rev().take(COMBINED_MAX) {
             if let Body::Select { path: other, count } = &mut message.body
                 && *other == path
             {
-                *count += 1;
+                *count += more;
                 self.combined += 1;
                 return;
             }
         }
-        batch.push(Message { phase, from, body: Body::Select { path, count: 1 } });
+        batch.push(Message { phase, from, body: Body::Select { path, count: more } });
     }
 
     pub(crate) fn report(&mut self, to: u16, path: Path, tally: Tally, proof: Option<Outcome>) {
@@ -179,16 +179,16 @@ mod tests {
     fn rollouts_of_one_path_travel_together_and_come_back_together() {
         let mut outbox = Outbox::new(0, 2);
         let path: Path = smallvec![hop(1), hop(2)];
-        outbox.select(1, path.clone());
-        outbox.select(1, smallvec![hop(1), hop(3)]);
-        outbox.select(1, path.clone());
+        outbox.select(1, path.clone(), 1);
+        outbox.select(1, smallvec![hop(1), hop(3)], 1);
+        outbox.select(1, path.clone(), 2);
         let one = Tally { rollouts: 1, simulations: 16, score: -4 };
         outbox.report(1, path.clone(), one, None);
         outbox.report(1, path.clone(), one, Some(Outcome::Drawn));
         assert_eq!(outbox.combined, 2);
         let (to, batch) = outbox.filled().next().unwrap();
         assert_eq!((to, batch.len()), (1, 3));
-        assert!(matches!(&batch[0].body, Body::Select { count: 2, path: it } if *it == path));
+        assert!(matches!(&batch[0].body, Body::Select { count: 3, path: it } if *it == path));
         let sum = Tally { rollouts: 2, simulations: 32, score: -8 };
         let Body::Report { tally, proof, .. } = batch[2].body else { panic!("a report") };
         assert_eq!((tally, proof), (sum, Some(Outcome::Drawn)));

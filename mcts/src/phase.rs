@@ -72,13 +72,11 @@ impl<'a> Control<'a> {
         self.ticks -= 1;
         let most = self.budget.rollouts.unwrap_or(u64::MAX);
         let window = self.window(worker);
-        // Not more than the window, even where all of them end at once, since their results are known.
-        for _ in 0..window {
-            let may_begin = !self.is_over && worker.proven.is_none() && worker.begun < most;
-            if !may_begin || worker.begun - worker.counted >= window {
-                break;
-            }
-            worker.begin_rollout();
+        if !self.is_over && worker.proven.is_none() {
+            let under_way = worker.begun - worker.counted;
+            // Not more than the window, even where all of them end at once, since their results are known.
+            let may = (most - worker.begun).min(window.saturating_sub(under_way));
+            worker.begin_rollouts(u32::try_from(may).unwrap_or(0));
         }
         let is_over = self.is_over || worker.proven.is_some() || worker.begun >= most;
         !(is_over && worker.begun == worker.counted)

@@ -248,13 +248,14 @@ impl Tree {
         }
     }
 
-    /// A rollout goes through here.
-    pub(crate) fn descend(&mut self, slot: u32, edge: u16, phase: u32) {
+    /// Rollouts go through here.
+    pub(crate) fn descend(&mut self, slot: u32, edge: u16, count: u32, phase: u32) {
         let at = self.place(slot, edge);
         // A window of rollouts fits; more can only come from a process that lies.
-        self.columns.pending[at] = self.columns.pending[at].saturating_add(1);
+        let more = u16::try_from(count).unwrap_or(u16::MAX);
+        self.columns.pending[at] = self.columns.pending[at].saturating_add(more);
         let node = self.node_mut(slot);
-        node.pending = node.pending.saturating_add(1);
+        node.pending = node.pending.saturating_add(count);
         node.phase = phase;
     }
 
@@ -478,7 +479,7 @@ mod tests {
     fn rollouts_that_have_not_gone_this_way_do_not_come_back() {
         let mut tree = Tree::new(40_000);
         let slot = tree.insert(1, Player::First, &[4, 5, 6], 1, 1).unwrap();
-        tree.descend(slot, 1, 1);
+        tree.descend(slot, 1, 1, 1);
         for (slot, edge) in [(slot + 1, 0), (NONE, 0), (slot, 3), (slot, 0)] {
             assert_eq!(tree.back_up(slot, edge, tally(0), None), Err(Unasked));
         }
@@ -497,10 +498,10 @@ mod tests {
         let moves: Vec<u16> = (0..20).collect();
         tree.insert(1, Player::First, &moves, 1, 1).unwrap();
         let busy = tree.insert(2, Player::First, &moves, 1, 1).unwrap();
-        tree.descend(busy, 7, 1);
+        tree.descend(busy, 7, 1, 1);
         let good = tree.insert(3, Player::First, &moves, 1, 1).unwrap();
         for _ in 0..10 {
-            tree.descend(good, 5, 1);
+            tree.descend(good, 5, 1, 1);
             tree.back_up(good, 5, tally(4), None).unwrap();
         }
         for key in 4..1000 {
@@ -523,7 +524,7 @@ mod tests {
         let moves: Vec<u16> = (0..20).collect();
         let made = (1..1000).find(|key| {
             let slot = tree.insert(*key, Player::First, &moves, 1, 1);
-            slot.map(|slot| tree.descend(slot, 0, 1)).is_err()
+            slot.map(|slot| tree.descend(slot, 0, 1, 1)).is_err()
         });
         assert!(made.is_some_and(|made| made > 10));
         assert!(tree.bytes() <= 10_000);
@@ -545,7 +546,7 @@ mod tests {
             let slot = tree.insert(1, First, &[0, 1], 1, 1).unwrap();
             let mut proof = None;
             for (edge, child) in (0..).zip(&proofs) {
-                tree.descend(slot, edge, 1);
+                tree.descend(slot, edge, 1, 1);
                 proof = tree.back_up(slot, edge, tally(0), *child).unwrap();
             }
             assert_eq!(proof, expected, "{proofs:?}");

@@ -32,7 +32,11 @@ mod tests;
 pub(crate) const PATH_MAX: usize = 512;
 
 /// Rollouts that may wait at a worker, though another one has none, before that one owns the next child.
-const SLACK: u32 = 8;
+const SLACK: u32 = 128;
+
+/// Rollouts select alike at a node that has counted so many for each of them, and not more than so many.
+const KNOWN_PER_ROLLOUT: u64 = if cfg!(test) { 8 } else { 1024 };
+const TOGETHER_MAX: u32 = 8;
 
 /// One worker of a tree.
 #[derive(Debug)]
@@ -139,10 +143,13 @@ impl<G: Game> Worker<G> {
         self.tree.find(self.root.key).map_or(0, |slot| self.tree.node(slot).visits)
     }
 
-    /// Begins a rollout. Of the root's owner only.
-    pub(crate) fn begin_rollout(&mut self) {
-        self.begun += 1;
-        self.descend(Path::new(), self.root.position.clone(), self.root.key);
+    /// Begins rollouts, as many as may be under way at most. Of the root's owner only.
+    pub(crate) fn begin_rollouts(&mut self, count: u32) {
+        if count == 0 {
+            return;
+        }
+        self.begun += u64::from(count);
+        self.arrive(Path::new(), self.root.position.clone(), self.root.key, count);
     }
 
     /// Whether the phase goes on after this message. Where it makes no sense, `fault` says so.
@@ -153,7 +160,7 @@ impl<G: Game> Worker<G> {
         }
         match body {
             Body::Select { path, count } => match self.arrival(&path, count, from) {
-                Ok((position, key)) => self.arrive(path, count, position, key),
+                Ok((position, key)) => self.arrive(path, position, key, count),
                 Err(why) => self.fault = Some(why),
             },
             Body::Report { path, tally, proof } => {
@@ -320,26 +327,40 @@ impl<G: Game> Worker<G> {
         self.follow(moves).map_err(|Illegal| "has sent a move that cannot be made")
     }
 
-    /// Rollouts come from another worker.
-    fn arrive(&mut self, path: Path, count: u32, position: G, key: u64) {
-        for _ in 1..count {
-            self.descend(path.clone(), position.clone(), key);
+    /// Rollouts go on from a node of this worker's: together, as far as the node's counts hardly change by so few.
+    fn arrive(&mut self, path: Path, position: G, key: u64, count: u32) {
+        let mut left = count;
+        loop {
+            let together = self.together(key, left);
+            left -= together;
+            if left == 0 {
+                return self.descend(path, position, key, together);
+            }
+            self.descend(path.clone(), position.clone(), key, together);
         }
-        self.descend(path, position, key);
     }
 
-    /// Selects from a node of this worker's on, until the rollout leaves it or comes to a leaf.
-    fn descend(&mut self, mut path: Path, mut position: G, mut key: u64) {
+    /// How many rollouts of so many select the same child of a node.
+    fn together(&self, key: u64, most: u32) -> u32 {
+        let slot = if most > 1 { self.tree.find(key) } else { None };
+        let Some(slot) = slot else { return 1 };
+        let known = self.tree.node(slot).visits / u64::from(self.settings.simulations);
+        let few = u32::try_from(known / KNOWN_PER_ROLLOUT).unwrap_or(TOGETHER_MAX);
+        few.clamp(1, TOGETHER_MAX).min(most)
+    }
+
+    /// Selects from a node of this worker's on, until the rollouts leave it, or one comes to a leaf.
+    fn descend(&mut self, mut path: Path, mut position: G, mut key: u64, count: u32) {
         loop {
             if path.len() == PATH_MAX {
-                return self.reach_leaf(path, position);
+                return self.reach_leaf(path, position, count);
             }
             let found = self.tree.find(key);
             let Some(slot) = found.or_else(|| self.expand(&position, key)) else {
-                return self.reach_leaf(path, position);
+                return self.reach_leaf(path, position, count);
             };
             if let Some(proof) = self.tree.node(slot).proof {
-                let tally = self.known(proof);
+                let tally = self.known(proof, count);
                 let node = self.tree.node_mut(slot);
                 node.visits += u64::from(tally.simulations);
                 node.own += u64::from(tally.simulations);
@@ -349,10 +370,10 @@ impl<G: Game> Worker<G> {
             let mv = self.tree.child(slot, edge).mv;
             position.play(mv);
             key = self.settings.placement.child_key(key, mv, &position);
-            self.tree.descend(slot, edge, self.phase);
+            self.tree.descend(slot, edge, count, self.phase);
             path.push(Hop { node: slot, edge, mv, owner: self.me });
             if is_new {
-                return self.reach_leaf(path, position);
+                return self.reach_leaf(path, position, count);
             }
             let mut owner = self.tree.child(slot, edge).owner;
             if owner == NOBODY {
@@ -361,7 +382,10 @@ impl<G: Game> Worker<G> {
                 self.tree.set_owner(slot, edge, owner);
             }
             if owner != self.me {
-                return self.outbox.select(owner, path);
+                return self.outbox.select(owner, path, count);
+            }
+            if count > 1 {
+                return self.arrive(path, position, key, count);
             }
         }
     }
@@ -398,27 +422,30 @@ impl<G: Game> Worker<G> {
         }
     }
 
-    /// The rollout ends here: with the outcome, or with simulations.
-    fn reach_leaf(&mut self, path: Path, position: G) {
-        self.stats.rollouts += 1;
-        self.stats.depth_sum += path.len() as u64;
+    /// Rollouts end here: with the outcome, or with simulations.
+    fn reach_leaf(&mut self, path: Path, position: G, count: u32) {
+        self.stats.rollouts += u64::from(count);
+        self.stats.depth_sum += u64::from(count) * path.len() as u64;
         self.stats.depth_max = self.stats.depth_max.max(path.len());
-        match position.outcome() {
-            Some(outcome) => self.back_up(path, self.known(outcome), Some(outcome)),
-            None => self.jobs.push_back(Job { path, position }),
+        if let Some(outcome) = position.outcome() {
+            return self.back_up(path, self.known(outcome, count), Some(outcome));
         }
+        for _ in 1..count {
+            self.jobs.push_back(Job { path: path.clone(), position: position.clone() });
+        }
+        self.jobs.push_back(Job { path, position });
     }
 
-    /// What a rollout brings whose result is known.
-    fn known(&self, outcome: Outcome) -> Tally {
-        let simulations = self.settings.simulations;
-        let one = simulations.cast_signed();
+    /// What rollouts bring whose result is known.
+    fn known(&self, outcome: Outcome, rollouts: u32) -> Tally {
+        let simulations = rollouts.saturating_mul(self.settings.simulations);
+        let all = simulations.cast_signed();
         let score = match outcome {
-            Outcome::Won(Player::First) => one,
-            Outcome::Won(Player::Second) => -one,
+            Outcome::Won(Player::First) => all,
+            Outcome::Won(Player::Second) => -all,
             Outcome::Drawn => 0,
         };
-        Tally { rollouts: 1, simulations, score }
+        Tally { rollouts, simulations, score }
     }
 
     /// Rollouts go back up the path, as far as its nodes are this worker's.

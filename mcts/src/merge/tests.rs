@@ -54,7 +54,7 @@ proptest! {
             if turn < 190 {
                 for _ in 0..random.below(40) {
                     if all[at].proven.is_none() {
-                        all[at].begin_rollout();
+                        all[at].begin_rollouts(1);
                         all[at].simulate();
                     }
                 }
@@ -91,7 +91,7 @@ proptest! {
         let mut worker = workers(3, 1 << 20, 2).remove(0).among_strangers();
         for (moves, news) in told {
             for _ in 0..20 {
-                worker.begin_rollout();
+                worker.begin_rollouts(1);
                 worker.simulate();
             }
             let proofs = [Outcome::Drawn, Outcome::Won(Player::First), Outcome::Won(Player::Second)];
@@ -116,7 +116,7 @@ proptest! {
 fn what_one_has_proved_all_know() {
     let mut all = workers(3, 1 << 20, 2);
     while all[0].proven.is_none() {
-        all[0].begin_rollout();
+        all[0].begin_rollouts(1);
         all[0].simulate();
     }
     all[0].tell(true);
@@ -146,7 +146,7 @@ fn what_was_told_once_is_not_told_again_when_the_game_comes_back() {
             worker.begin_phase(phase, root);
             worker.begin_merging();
             for _ in 0..100 {
-                worker.begin_rollout();
+                worker.begin_rollouts(1);
                 worker.simulate();
             }
         }
@@ -170,7 +170,7 @@ fn merging_keeps_to_its_share_of_the_memory_and_the_root_is_always_merged() {
             worker.begin_phase(phase, &Root::of(board));
             worker.begin_merging();
             for _ in 0..2_000 {
-                worker.begin_rollout();
+                worker.begin_rollouts(1);
                 worker.simulate();
             }
             worker.tell(true);
@@ -194,7 +194,7 @@ fn a_node_needs_no_more_than_it_is_charged_for() {
     let mut all = workers(9, 1 << 20, 4);
     let worker = &mut all[0];
     for _ in 0..2_000 {
-        worker.begin_rollout();
+        worker.begin_rollouts(1);
         worker.simulate();
     }
     worker.tell(true);
@@ -221,7 +221,7 @@ fn two_rounds_of_news_are_no_more_messages_than_may_wait() {
 fn what_another_one_has_tried_is_not_tried_again_and_its_nodes_are_made() {
     let mut all = workers(4, 1 << 20, 2);
     for _ in 0..200 {
-        all[0].begin_rollout();
+        all[0].begin_rollouts(1);
         all[0].simulate();
     }
     all[0].tell(true);

@@ -56,11 +56,10 @@ impl Job {
                 }
                 _ => {
                     let root = &mut self.workers[0];
-                    if root.begun < rollouts
-                        && root.begun - root.counted < window
-                        && root.proven.is_none()
-                    {
-                        root.begin_rollout();
+                    let left = (rollouts - root.begun).min(window - (root.begun - root.counted));
+                    if left > 0 && root.proven.is_none() {
+                        let some = 1 + self.random.below(left.min(5) as usize);
+                        root.begin_rollouts(u32::try_from(some).unwrap());
                     } else if root.begun == root.counted && !has_told {
                         root.outbox.stop_all();
                         has_told = true;
@@ -178,7 +177,7 @@ proptest! {
         job.workers.iter_mut().for_each(|it| it.begin_phase(1, &root));
         for (to, message) in messages {
             for _ in 0..5 {
-                job.workers[0].begin_rollout();
+                job.workers[0].begin_rollouts(1);
             }
             let worker = &mut job.workers[to];
             worker.handle(message);
