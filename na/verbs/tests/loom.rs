@@ -4,7 +4,6 @@
 //! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p hydrargyrum-na-verbs --test loom`.
 #![cfg(loom)]
 #![expect(unsafe_code, reason = "reaches what only the one with the turn may reach")]
-#![expect(clippy::unwrap_used, reason = "a model ends at the first surprise")]
 
 #[path = "../src/bell.rs"]
 mod bell;
