@@ -65,8 +65,8 @@ struct Known {
     is_forgotten: bool,
     /// Unexpected messages that have come and were not handed out.
     withheld: VecDeque<u64>,
-    /// Refused since room was told.
-    was_refused: bool,
+    /// Lanes that have refused something, and for which room was not told since.
+    refused: Vec<Lane>,
 }
 
 struct World {
@@ -175,7 +175,12 @@ impl World {
                 self.all.push(id);
             }
             Err(rejected) => match rejected.error {
-                Error::Again => self.peers.get_mut(&peer).unwrap().was_refused = true,
+                Error::Again => {
+                    let lane = [Lane::Unexpected, Lane::Control, Lane::Expected][usize::from(kind)];
+                    let refused = &mut self.peers.get_mut(&peer).unwrap().refused;
+                    refused.retain(|it| *it != lane);
+                    refused.push(lane);
+                }
                 Error::TooLong { .. } | Error::TagInUse(_) => {}
                 other => panic!("{other}"),
             },
@@ -240,7 +245,10 @@ impl World {
                 }
                 Completion::Room { peer } => {
                     let known = self.peers.get_mut(&peer).unwrap();
-                    assert!(!known.has_hung_up && std::mem::take(&mut known.was_refused));
+                    let queues = &self.links.find(peer).unwrap().queues;
+                    let before = known.refused.len();
+                    known.refused.retain(|lane| queues.len(*lane) > LIMITS.depth / 2);
+                    assert!(!known.has_hung_up && known.refused.len() < before, "once for each");
                 }
                 other => panic!("{other:?}"),
             }
@@ -293,6 +301,23 @@ fn room_is_told_when_a_full_queue_has_come_down_to_half() {
     world.check();
     world.act(Event::Leave(0, unexpected));
     assert!(!told(&world), "once");
+}
+
+#[test]
+fn room_is_told_for_each_queue_that_was_full() {
+    let mut world = World::new();
+    let lanes = [(1, Lane::Control), (2, Lane::Expected)];
+    for (kind, _) in lanes {
+        let post = Event::Post { target: 0, kind, len: 1, tag: 0, is_quiet: false };
+        (0..=LIMITS.depth).for_each(|_| world.act(post.clone()));
+    }
+    for (_, lane) in lanes {
+        (0..LIMITS.depth / 2).for_each(|_| world.act(Event::Leave(0, lane.place())));
+        let told = world.done.iter().filter(|it| matches!(it, Completion::Room { .. }));
+        assert_eq!(told.count(), 1);
+        world.check();
+    }
+    assert!(world.peers.values().all(|known| known.refused.is_empty()));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Sentence 16: who was refused is told once when there is room, and not before.
 
+use std::time::{Duration, Instant};
+
 use hg_na::{Error, Message, Op, OpId, Peer};
 
 use crate::{
@@ -9,6 +11,8 @@ use crate::{
     world::{A, B, World},
 };
 
+/// What is due by then is waited for.
+const SOON: Duration = Duration::from_millis(5);
 /// Rounds that find nothing after which nothing is taken any more.
 const STUCK_AFTER: usize = 200;
 /// Times in a row that room is told and the next post is refused all the same: only another post may have taken it.
@@ -44,10 +48,12 @@ pub(crate) fn fill(node: &mut Node, mut post: impl FnMut(&mut Node) -> Outcome<b
     fail!("{FILL_MAX} messages were taken for a peer that takes none")
 }
 
-/// Whether room is told before nothing moves any more.
+/// Whether room is told before nothing moves any more, nor will before long.
 fn wait_for_room(node: &mut Node) -> Outcome<bool> {
     let mut idle = 0;
-    while idle < STUCK_AFTER && node.rooms.is_empty() {
+    let has_due =
+        |node: &Node| node.context.next_deadline().is_some_and(|at| at <= Instant::now() + SOON);
+    while (idle < STUCK_AFTER || has_due(node)) && node.rooms.is_empty() {
         idle = if node.progress()? { 0 } else { idle + 1 };
     }
     Ok(node.rooms.pop_front().is_some())
