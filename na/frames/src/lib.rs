@@ -11,7 +11,7 @@
 //! | `calls` | what `na` calls: post, cancel, forget, sleep |
 //! | [`connection`] | where one connection stands |
 //! | `chores`, `accept` | how connections begin and end: lifelines, timers, strangers |
-//! | [`lifeline`], `secrecy` | the socket; what is said on it, in the clear or sealed |
+//! | [`lifeline`], `secrecy`, `cut` | the socket; what is said on it, in the clear or sealed; how it ends |
 //! | [`waiter`] | what a context sleeps on |
 //! | [`common`] | what the contexts of a domain share; the settings that all such transports have |
 
@@ -23,6 +23,7 @@ mod chores;
 pub mod common;
 pub mod connection;
 pub mod context;
+mod cut;
 pub mod lifeline;
 mod secrecy;
 pub mod waiter;

@@ -26,6 +26,7 @@ use nix::{
 };
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 
+pub use crate::cut::Cut;
 use crate::secrecy::Secrecy;
 
 /// Connections that wait to be accepted.
@@ -126,21 +127,6 @@ pub struct Lifeline {
     secrecy: Secrecy,
     out: Vec<u8>,
     input: Vec<u8>,
-}
-
-/// How a lifeline ended without a goodbye.
-#[derive(Debug)]
-pub enum Cut {
-    /// The other process has ended.
-    Exited,
-    /// Nobody answers the kernel's probes.
-    Silent,
-    /// It never was connected.
-    NotThere(io::Error),
-    /// Something that is no record came.
-    Rubbish(&'static str),
-    /// The two ends have not the same key.
-    Refused(&'static str),
 }
 
 impl Lifeline {

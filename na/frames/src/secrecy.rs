@@ -12,7 +12,7 @@ use hg_na::Error;
 use hg_na_link::{Greeting, Record};
 use hg_na_parts::key::{DIFFER, Exchange, Key, ONLY_ACCEPTOR, ONLY_DIALLER, Seal};
 
-use crate::lifeline::Cut;
+use crate::cut::Cut;
 
 /// Binds a key to this protocol.
 const PROTOCOL: &[u8] = b"hydrargyrum lifeline 1";
