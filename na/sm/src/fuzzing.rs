@@ -16,7 +16,6 @@
 use std::{
     collections::HashSet,
     hint::black_box,
-    os::fd::AsFd as _,
     sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -275,8 +274,8 @@ impl Liar {
             3 => Packet::Mapped(name, Status::NoDescriptor),
             _ => Packet::Unmap(name),
         };
-        let table = self.context.shared.regions.table().fd().ok()?;
-        let fds = [table.as_fd(); 2];
+        let table = self.context.shared.regions.table().fd()?;
+        let fds = [table; 2];
         let count = usize::from(input.u8()? % 3);
         let connection = self.context.peers.find(self.target)?;
         if let Some(socket) = &connection.socket {
@@ -518,7 +517,7 @@ const SEGMENTS_AT: usize = REGIONS_MAX as usize * ENTRY_WORDS;
 
 fn table(domain: [u8; 16]) -> Option<(OwnedTable, PeerTable)> {
     let owned = OwnedTable::create(domain).ok()?;
-    let theirs = PeerTable::open(domain, &owned.fd().ok()?).ok()?;
+    let theirs = PeerTable::open(domain, &owned.fd()?.try_clone_to_owned().ok()?).ok()?;
     Some((owned, theirs))
 }
 

@@ -34,6 +34,7 @@ use crate::{
         misbehaved, room,
         waiter::{EDGE_IN, LEVEL_IN, LISTENER_TOKEN},
     },
+    region::table,
     rendezvous::{
         packet::{GREETING_FDS, PACKET_MAX, Packet},
         process::ProcessWatch,
@@ -128,8 +129,15 @@ impl SmContext {
         kind: fn([u8; 16]) -> Packet,
     ) -> Result<(), Error> {
         let hello = kind(self.shared.incarnation).encode();
-        let table = self.shared.regions.table().fd()?;
-        let fds = [segment.as_fd(), table.as_fd(), own.bell.fd()];
+        let empty;
+        let table = match self.shared.regions.table().fd() {
+            Some(own) => own,
+            None => {
+                empty = table::empty()?;
+                empty.as_fd()
+            }
+        };
+        let fds = [segment.as_fd(), table, own.bell.fd()];
         match socket.send(&hello, &fds)? {
             Sent::Done => Ok(()),
             Sent::Full => Err(misbehaved("it does not read its socket")),

@@ -23,12 +23,12 @@
 
 use std::{
     mem::offset_of,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use hg_na::{Direction, Error, Rights, Segment};
-use hg_na_parts::{limits::os_error, regions::random};
+use hg_na_parts::regions::random;
 
 use super::{
     extents::Extents,
@@ -122,6 +122,14 @@ struct Free {
     segments: Extents,
 }
 
+/// A table without regions, for a peer of a domain that registers none.
+///
+/// # Errors
+/// [`Error::Limit`], [`Error::Os`].
+pub(crate) fn empty() -> Result<OwnedFd, Error> {
+    Ok(Mapping::create(c"hydrargyrum-table", TABLE_LEN, TABLE_SEALS)?.1)
+}
+
 impl OwnedTable {
     /// An empty table.
     ///
@@ -142,21 +150,9 @@ impl OwnedTable {
         Ok(Self { fd: None, ..Self::create(domain)? })
     }
 
-    /// For a peer. Where nothing is ever registered, that is another empty one.
-    ///
-    /// # Errors
-    /// [`Error::Limit`], [`Error::Os`].
-    pub(crate) fn fd(&self) -> Result<OwnedFd, Error> {
-        let own = self.fd.as_ref().map(OwnedFd::try_clone).transpose();
-        match own.map_err(|error| os_error("dup", error))? {
-            Some(fd) => Ok(fd),
-            None => Ok(Mapping::create(c"hydrargyrum-table", TABLE_LEN, TABLE_SEALS)?.1),
-        }
-    }
-
-    /// Whether regions may be registered.
-    pub(crate) fn is_used(&self) -> bool {
-        self.fd.is_some()
+    /// For the peers; `None` where nothing is ever registered, which is told by [`empty`].
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
     }
 
     /// Publishes a region. Empty segments are left out.

@@ -61,7 +61,7 @@ mod tests {
     fn connections_with_a_domain_share_its_table_and_a_liar_has_its_own() {
         let tables = PeerTables::default();
         let open = |owned: &OwnedTable, domain| {
-            let fd = owned.fd().unwrap();
+            let fd = owned.fd().unwrap().try_clone_to_owned().unwrap();
             tables.open(domain, fd).unwrap()
         };
         let honest = OwnedTable::create([7; 16]).unwrap();
@@ -84,7 +84,7 @@ mod tests {
         let tables = PeerTables::default();
         let open = |fd| tables.open([7; 16], fd);
         let honest = OwnedTable::create([7; 16]).unwrap();
-        let sent = || honest.fd().unwrap();
+        let sent = || honest.fd().unwrap().try_clone_to_owned().unwrap();
         let first = open(sent()).unwrap();
         let stands_for = |file| tables.0.lock().unwrap().get_mut(&[7; 16]).unwrap().file = file;
         let stat = fstat(sent()).unwrap();
@@ -104,7 +104,7 @@ mod tests {
         let tables = PeerTables::default();
         for number in 0..100 {
             let owned = OwnedTable::create([number; 16]).unwrap();
-            let fd = owned.fd().unwrap();
+            let fd = owned.fd().unwrap().try_clone_to_owned().unwrap();
             tables.open([number; 16], fd).unwrap();
         }
         assert!(tables.0.lock().unwrap().len() < 10);

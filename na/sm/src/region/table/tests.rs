@@ -12,7 +12,7 @@ fn pin_words() -> [AtomicU64; 2] {
 
 fn tables() -> (OwnedTable, PeerTable) {
     let owned = OwnedTable::create([7; 16]).unwrap();
-    let fd = owned.fd().unwrap();
+    let fd = owned.fd().unwrap().try_clone_to_owned().unwrap();
     let peer = PeerTable::open([7; 16], &fd).unwrap();
     (owned, peer)
 }
