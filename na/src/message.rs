@@ -123,10 +123,12 @@ impl Message {
         }
     }
 
-    /// Others may hold on to what is about to change: changes a copy.
+    /// Where others hold on to what is about to change, changes a copy.
     #[cold]
     fn unshare(&mut self) {
-        if let Repr::Shared(body) = &self.0 {
+        if let Repr::Shared(body) = &mut self.0
+            && Arc::get_mut(body).is_none()
+        {
             self.0 = Repr::Owned(body.bytes().to_vec());
         }
     }
@@ -189,9 +191,10 @@ impl Message {
     fn outer_mut_slice(&mut self) -> &mut [u8] {
         self.unshare();
         match &mut self.0 {
-            Repr::Inline { .. } | Repr::Shared(_) => &mut [],
+            Repr::Inline { .. } => &mut [],
             Repr::Owned(bytes) | Repr::Wide(Wide(bytes)) => bytes,
             Repr::Body(body) => body.bytes_mut(),
+            Repr::Shared(body) => Arc::get_mut(body).map_or(&mut [], |body| body.bytes_mut()),
         }
     }
 
@@ -214,7 +217,12 @@ impl Message {
             self.unshare();
         }
         match &mut self.0 {
-            Repr::Shared(_) => {}
+            Repr::Shared(body) => {
+                // Otherwise nothing is to be cut.
+                if let Some(body) = Arc::get_mut(body).filter(|body| len < body.bytes().len()) {
+                    body.truncate(len);
+                }
+            }
             Repr::Inline { len: present, .. } => {
                 *present = u8::try_from(len).map_or(*present, |len| len.min(*present));
             }
@@ -409,6 +417,23 @@ mod tests {
         assert!(held.iter().all(|held| held.bytes() == [1, 2, 3]));
         assert!(written.shared().is_none() && written.into_body().is_err());
         assert_eq!(shared().into_vec(), [1, 2, 3]);
+    }
+
+    #[test]
+    fn what_nobody_else_holds_on_to_is_changed_where_it_lies() {
+        let mut message = Message::from_shared(Arc::new(Bytes(vec![1, 2, 3])));
+        let place = message.as_slice().as_ptr();
+        message.as_mut_slice()[0] = 9;
+        message.truncate(5);
+        message.truncate(2);
+        assert_eq!((message.as_slice(), message.as_slice().as_ptr()), ([9, 2].as_slice(), place));
+        let weak = Arc::downgrade(message.shared().unwrap());
+        message.as_mut_slice()[0] = 7;
+        assert!(
+            weak.upgrade().is_none(),
+            "whoever may come back has the bytes as they were, or none"
+        );
+        assert_eq!(message.as_slice(), [7, 2]);
     }
 
     #[test]
