@@ -6,7 +6,7 @@ use hg_na_link::{Access, Lane, Verdict};
 use crate::{
     context::{Place, VisorContext},
     session::Event,
-    settings::TRANSFERS_MAX,
+    settings::{MESSAGE_MAX, TRANSFERS_MAX},
     way::{Link, Sort, State, Way},
     wire::{self, Header, Kind, YOURS, decode_identity},
 };
@@ -151,6 +151,9 @@ impl VisorContext {
                     Sort::Expected => Lane::Expected,
                     _ => Lane::Unexpected,
                 };
+                if body.len() > MESSAGE_MAX {
+                    return Err("a message that is too long");
+                }
                 if lane == Lane::Unexpected {
                     link.way.unexpected.receive(u32::try_from(body.len()).unwrap_or(u32::MAX))?;
                 }

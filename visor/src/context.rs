@@ -13,10 +13,10 @@ use rustc_hash::FxHashMap;
 use crate::{
     address::Target,
     session::{Event, Session},
-    settings::LIMITS,
+    settings::{LIMITS, MESSAGE_MAX},
     shared::Shared,
     way::{Links, State, Way},
-    wire::{self, BODY_MAX, Header, Kind, next_id},
+    wire::{self, Header, Kind, next_id},
 };
 
 /// Messages that were withheld and are handed out in one round.
@@ -189,7 +189,7 @@ impl Context for VisorContext {
     }
 
     fn message(&mut self, _to: Peer, len: usize) -> Result<Message, Error> {
-        new_message(len, BODY_MAX)
+        new_message(len, MESSAGE_MAX)
     }
 
     fn post(&mut self, token: Token, op: Op) -> Result<OpId, Rejected> {

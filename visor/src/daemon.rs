@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Address, Completion, Context, Error, Op, OpenOptions, Peer, Plugin, Rejected, Waiter};
+use hg_na::{
+    Address, Completion, Context, Error, Message, Op, OpenOptions, Peer, Plugin, Rejected, Token,
+    Waiter,
+};
 use hg_na_sm::SmPlugin;
 use hg_na_tcp::TcpPlugin;
 use rustc_hash::FxHashMap;
@@ -19,10 +22,16 @@ use crate::{
     wire::FRAME_MAX,
 };
 
-/// Frames that one party is sent before the others have their turn.
+/// Frames that one party is sent before the others have their turn; a long one counts as several.
 const TURN: usize = 32;
-/// Frames of one party that a leg holds: what waits longer waits where shares are kept.
+/// Frames of one party that a leg holds, counted alike: what waits longer waits where shares are kept.
 const HELD_MAX: usize = 32;
+/// A frame counts once, and once more for each of so many bytes that it is long.
+const COUNTED: usize = 16 << 10;
+/// Bits of a token that say how often its frame counts; the others name the party.
+const COUNT_BITS: u32 = 4;
+
+const _: () = assert!(1 + FRAME_MAX / COUNTED < 1 << COUNT_BITS);
 /// Polled in vain for so long, it sleeps: some wake-ups of a core that has fallen asleep.
 const SPIN: Duration = Duration::from_micros(100);
 /// A core that was given away and comes back so late is wanted by others for long.
@@ -52,7 +61,7 @@ struct Side {
 struct Leg {
     way: Way,
     peer: Peer,
-    /// Frames that its context holds.
+    /// Frames that its context holds, long ones counted as several.
     held: usize,
 }
 
@@ -97,7 +106,7 @@ impl Daemon {
         options.settings = config.network_settings.clone();
         let network = TcpPlugin.open(&Address::new(&config.network)?, &options)?;
         if network.caps().max_unexpected < FRAME_MAX {
-            return Err(Error::Unsupported("a network without messages of 16 KiB"));
+            return Err(Error::Unsupported("a network without messages of 64 KiB"));
         }
         let network = network.context(0)?;
         let mut options = OpenOptions::listening()
@@ -194,10 +203,11 @@ impl Daemon {
                 }
             }
             Completion::Done(done) => {
-                let Some(leg) = self.legs.get_mut(&done.token) else { return };
-                leg.held -= 1;
+                let (key, count) = read_token(done.token);
+                let Some(leg) = self.legs.get_mut(&key) else { return };
+                leg.held -= count;
                 if leg.held <= HELD_MAX / 2 {
-                    self.switch.has_room(done.token);
+                    self.switch.has_room(key);
                 }
             }
             Completion::Room { peer } => {
@@ -268,8 +278,10 @@ impl Daemon {
         let mut moved = false;
         for _ in 0..self.legs.len() {
             let Some(key) = self.switch.next_ready() else { break };
-            for _ in 0..TURN {
+            let mut sent = 0;
+            while sent < TURN {
                 let Some(outgoing) = self.switch.pop(key) else { break };
+                sent += count_of(&outgoing.frame);
                 if !self.hand(key, outgoing) {
                     break;
                 }
@@ -291,9 +303,11 @@ impl Daemon {
             self.switch.put_back(key, Outgoing { frame, ends });
             return false;
         }
-        match side.context.post(key, Op::SendUnexpected { to: leg.peer, message: frame }) {
+        let count = count_of(&frame);
+        let op = Op::SendUnexpected { to: leg.peer, message: frame };
+        match side.context.post(token(key, count), op) {
             Ok(_) => {
-                leg.held += 1;
+                leg.held += count;
                 self.switch.left(ends);
                 true
             }
@@ -329,5 +343,33 @@ impl Daemon {
             }
         }
         Ok(())
+    }
+}
+
+/// How often a frame counts.
+fn count_of(frame: &Message) -> usize {
+    1 + frame.len() / COUNTED
+}
+
+fn token(key: PartyKey, count: usize) -> Token {
+    key << COUNT_BITS | count as u64
+}
+
+fn read_token(token: Token) -> (PartyKey, usize) {
+    let count = usize::try_from(token & ((1 << COUNT_BITS) - 1)).expect("a few bits");
+    (token >> COUNT_BITS, count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_names_its_party_and_how_often_its_frame_counts() {
+        for (len, count) in [(0, 1), (COUNTED - 1, 1), (COUNTED, 2), (FRAME_MAX, 5)] {
+            let frame = Message::from(vec![0; len]);
+            assert_eq!(count_of(&frame), count);
+            assert_eq!(read_token(token(77, count)), (77, count));
+        }
     }
 }

@@ -9,7 +9,7 @@ use hg_na_parts::{
     credits::{Amount, OWED_PART},
 };
 
-use crate::wire::{BODY_MAX, WINDOW};
+use crate::wire::HEADER_LEN;
 
 /// By what name applications look for a daemon, unless they are told another one.
 pub const NAME: &str = "hg-visor";
@@ -26,18 +26,20 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Transfers of one link, of each side's.
 pub(crate) const TRANSFERS_MAX: usize = 256;
+/// Longest message in bytes.
+pub(crate) const MESSAGE_MAX: usize = (16 << 10) - HEADER_LEN;
 /// Longest control message in bytes.
 const CONTROL_MAX: usize = 1024;
 /// Messages of one kind, to one peer, that wait.
 const QUEUE_DEPTH: usize = 1024;
 /// Unexpected messages of one peer that were not admitted yet.
-pub(crate) const UNEXPECTED: Amount = Amount { messages: 64, bytes: WINDOW };
+pub(crate) const UNEXPECTED: Amount = Amount { messages: 64, bytes: 256 << 10 };
 
 /// What each peer's handle takes at a time.
 pub(crate) const LIMITS: Limits =
-    Limits { message: BODY_MAX, control: CONTROL_MAX, depth: QUEUE_DEPTH, transfers: 1024 };
+    Limits { message: MESSAGE_MAX, control: CONTROL_MAX, depth: QUEUE_DEPTH, transfers: 1024 };
 
-const _: () = assert!(BODY_MAX <= (WINDOW - WINDOW / OWED_PART) as usize);
+const _: () = assert!(MESSAGE_MAX <= (UNEXPECTED.bytes - UNEXPECTED.bytes / OWED_PART) as usize);
 
 /// The settings of one domain.
 #[derive(Debug, Clone)]

@@ -13,17 +13,17 @@
 use hg_na::{GoneReason, Identity, Message};
 
 /// Of this wire.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: usize = 16;
-/// Longest frame in bytes: a message of every network plugin.
-pub(crate) const FRAME_MAX: usize = 16 << 10;
+/// Longest frame in bytes: a piece of a transfer. What a frame costs does not depend on its length; longer ones would not fit in caches.
+pub(crate) const FRAME_MAX: usize = (64 << 10) + HEADER_LEN;
 /// Longest body in bytes.
 pub(crate) const BODY_MAX: usize = FRAME_MAX - HEADER_LEN;
 /// Bytes of `Data` frames, headers included, of one connection and direction that were not taken yet.
-pub(crate) const WINDOW: u32 = 256 << 10;
+pub(crate) const WINDOW: u32 = 512 << 10;
 /// A word that gives bytes back gives so many at least.
-pub(crate) const RETURN_MIN: u32 = WINDOW / 8;
+pub(crate) const RETURN_MIN: u32 = WINDOW / 4;
 /// Marks an id that the receiver of the frame has chosen.
 pub(crate) const YOURS: u32 = 1 << 31;
 /// Longest sentence in bytes; what is longer is cut.

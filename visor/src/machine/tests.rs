@@ -68,7 +68,7 @@ fn data_and_windows_pass_both_ways_and_a_close_is_answered() {
     let switch = &mut switch();
     let ((a, a_id), (b, b_id)) = connected(switch);
     for (from, id, to, to_id) in [(a, a_id, b, b_id), (b, b_id, a, a_id)] {
-        for _ in 0..usize::try_from(RETURN_MIN).unwrap() / FRAME_MAX {
+        for _ in 0..usize::try_from(RETURN_MIN).unwrap().div_ceil(FRAME_MAX) {
             switch.handle(from, data(id, BODY_MAX));
             let (header, body) = next(switch, to).unwrap();
             assert_eq!((header.kind, header.id, body.len()), (Kind::Data, to_id ^ YOURS, BODY_MAX));
@@ -92,7 +92,9 @@ fn data_and_windows_pass_both_ways_and_a_close_is_answered() {
 #[test]
 fn whoever_breaks_the_rules_is_ended_and_its_peer_is_told() {
     let wrongs: [fn(u32) -> Vec<Message>; 12] = [
-        |id| (0..=WINDOW / 16_384).map(|_| data(id, BODY_MAX)).collect(),
+        |id| {
+            (0..=usize::try_from(WINDOW).unwrap() / FRAME_MAX).map(|_| data(id, BODY_MAX)).collect()
+        },
         |id| vec![Header::new(Kind::Window, id, 1 << 16).frame(&[])],
         |id| vec![data(id, 9), Header::new(Kind::Window, id, u64::MAX).frame(&[])],
         |_| vec![Message::copied(b"short")],

@@ -7,6 +7,7 @@ use hg_na::{
     QUIET, Rejected,
 };
 use hg_na_sm::SmPlugin;
+use hg_visor::VisorPlugin;
 use watchdog::{Watchdog, until};
 
 use crate::common::{Daemon, echo, engine, listening};
@@ -74,7 +75,7 @@ impl Liar {
     fn greeted(daemon: &Daemon, name: &str) -> Self {
         let mut liar = Self::new(daemon);
         let mut hello = frame(1, 0, 0);
-        hello.extend([1, 0, 0, 0, 1]);
+        hello.extend([2, 0, 0, 0, 1]);
         hello.extend(name.as_bytes());
         liar.say(&hello);
         liar.hears(1);
@@ -94,6 +95,7 @@ fn frame(kind: u8, id: u32, word: u64) -> Vec<u8> {
 const OPEN: u8 = 4;
 const DATA: u8 = 7;
 const WINDOW: u8 = 8;
+const CLOSE: u8 = 9;
 
 #[test]
 fn whoever_lies_forges_or_floods_is_sent_away_and_nobody_else_notices() {
@@ -140,11 +142,52 @@ fn whoever_lies_forges_or_floods_is_sent_away_and_nobody_else_notices() {
     }
     until("the flooder is closed by its target, or sent away", || {
         liar.progress();
-        liar.gone.is_some() || liar.heard.iter().any(|it| it[0] == 9)
+        liar.gone.is_some() || liar.heard.iter().any(|it| it[0] == CLOSE)
     });
     honest(4);
     drop(liar);
     daemon.until("nothing is left of them", |status| {
         status["applications"] == before["applications"] && status["connections"] == 1
     });
+}
+
+#[test]
+fn a_message_that_is_longer_than_any_may_be_costs_its_sender_the_connection() {
+    let _watchdog = Watchdog::start();
+    let daemon = Daemon::start("one", 0);
+    let url = Address::new("visor://target").unwrap();
+    let plugin = VisorPlugin::through(&daemon.name);
+    let domain = plugin.open(&url, &OpenOptions::listening()).unwrap();
+    let mut target = domain.context(0).unwrap();
+    let longest = domain.caps().max_unexpected;
+    let mut honest = Vec::new();
+    for (number, len) in [(1, longest), (2, longest + 1)] {
+        let mut liar = Liar::greeted(&daemon, &format!("long/{number}"));
+        liar.say(&[frame(OPEN, 5, 0), target.address().as_str().into()].concat());
+        liar.hears(2);
+        let mut long = [frame(DATA, 5, 0), vec![7; len]].concat();
+        long[1] = 3; // An unexpected message.
+        liar.say(&long);
+        let (mut came, mut gone) = (None, None);
+        until("the message comes, or its sender is gone", || {
+            let mut done = Vec::new();
+            target.progress(Instant::now(), &mut done).unwrap();
+            for completion in done {
+                match completion {
+                    Completion::Unexpected { message, .. } => came = Some(message.len()),
+                    Completion::Gone { reason, .. } => gone = Some(reason),
+                    _ => {}
+                }
+            }
+            came.is_some() || gone.is_some()
+        });
+        if len == longest {
+            assert_eq!((came, gone), (Some(len), None));
+            honest.push(liar); // Which does not go meanwhile.
+            continue;
+        }
+        assert!(matches!(gone, Some(GoneReason::Misbehaved(_))), "{came:?} {gone:?}");
+        liar.hears(3);
+        assert_eq!(liar.heard[2][0], CLOSE);
+    }
 }
