@@ -35,8 +35,8 @@ pub(crate) const PATH_MAX: usize = 512;
 const SLACK: u32 = 128;
 
 /// Rollouts select alike at a node that has counted so many for each of them, and not more than so many.
-const KNOWN_PER_ROLLOUT: u64 = if cfg!(test) { 8 } else { 1024 };
-const TOGETHER_MAX: u32 = 8;
+const KNOWN_PER_ROLLOUT: u64 = if cfg!(test) { 8 } else { 256 };
+const TOGETHER_MAX: u32 = 16;
 
 /// One worker of a tree.
 #[derive(Debug)]
