@@ -16,7 +16,7 @@ use hg_na::{GoneReason, Identity, Message};
 pub(crate) const VERSION: u32 = 2;
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: usize = 16;
-/// Longest frame in bytes: a piece of a transfer. What a frame costs does not depend on its length; longer ones would not fit in caches.
+/// Longest frame in bytes: a piece of a put or a get, of 64 KiB. What applications send as messages is shorter.
 pub(crate) const FRAME_MAX: usize = (64 << 10) + HEADER_LEN;
 /// Longest body in bytes.
 pub(crate) const BODY_MAX: usize = FRAME_MAX - HEADER_LEN;

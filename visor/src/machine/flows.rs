@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use crate::wire::FRAME_MAX;
 
 /// Bytes that a source of weight 1 may send in its turn: a frame of any length.
-#[expect(clippy::cast_possible_truncation, reason = "16 KiB")]
+#[expect(clippy::cast_possible_truncation, reason = "64 KiB")]
 const QUANTUM: u32 = FRAME_MAX as u32;
 
 /// A frame on its way out.
