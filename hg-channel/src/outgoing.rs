@@ -36,6 +36,11 @@ impl Block {
         &self.bytes[..self.used]
     }
 
+    /// A message of its own memory, with its header.
+    pub(crate) fn copied(message: &[u8]) -> Self {
+        Self { bytes: message.to_vec(), used: message.len(), ..Self::default() }
+    }
+
     /// The header says how far the opposite stream has been consumed.
     pub(crate) fn address(&mut self, consumed: u32) {
         Header { kind: Kind::Records, asks: self.asks, consumed }.write(&mut self.bytes);

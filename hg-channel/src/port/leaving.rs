@@ -8,6 +8,7 @@ use super::{Connection, Event, Link, Port, State, Way};
 use crate::{
     error::{Broken, Error},
     near::Parcel,
+    outgoing::Block,
     wire::{HEADER, Header, Kind, LEAVE, SIGNED},
 };
 
@@ -70,18 +71,28 @@ impl<N> Port<N> {
     /// not; [`Port::push`] finds why.
     #[inline]
     pub(super) fn send_short(&mut self, at: u32) -> bool {
-        let Self { links, context, due, stats, .. } = self;
+        let Self { links, context, near, me, due, stats, .. } = self;
         let link = &mut links[at as usize];
-        let (Way::Peer(to), false) = (&link.way, link.is_blocked) else { return false };
+        if link.is_blocked || !matches!(link.way, Way::Peer(_) | Way::Near) {
+            return false;
+        }
         let consumed = link.incoming.consumed();
         let Some(bytes) = link.out.short(INLINE_MAX, consumed) else { return false };
-        let op = Op::SendUnexpected { to: *to, message: Message::copied(bytes) };
-        if context.post(QUIET | u64::from(at), op).is_err() {
-            return false;
+        if let Way::Peer(to) = &link.way {
+            let op = Op::SendUnexpected { to: *to, message: Message::copied(bytes) };
+            if context.post(QUIET | u64::from(at), op).is_err() {
+                return false;
+            }
+            stats.blocks += 1;
+        } else {
+            let block = Block::copied(bytes);
+            if near.push(link.end, Parcel::Records { from: *me, block }).is_err() {
+                return false;
+            }
+            stats.handed_over += 1;
         }
         link.is_active = true;
         link.incoming.tell();
-        stats.blocks += 1;
         link.out.leave_short();
         while let Some(notice) = link.out.due() {
             due.push(notice);
