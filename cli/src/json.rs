@@ -47,6 +47,7 @@ fn sleep(sleep: Sleep) -> &'static str {
     match sleep {
         Sleep::Descriptor => "descriptor",
         Sleep::Private => "private",
+        Sleep::Steps(_) => "steps",
         _ => "poll",
     }
 }

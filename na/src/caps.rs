@@ -100,6 +100,8 @@ pub enum Sleep {
     Descriptor,
     /// Only in [`crate::Waiter::wait`].
     Private,
+    /// Only there, and each wait ends by itself: after steps that grow to this one while nothing comes. What arrives is noticed that late at most.
+    Steps(std::time::Duration),
     /// Not at all: it must be polled.
     Poll,
 }

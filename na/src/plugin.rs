@@ -349,7 +349,7 @@ pub trait Waiter: Send + Sync + fmt::Debug {
     /// [`Error::Os`] other than an interruption by a signal.
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error>;
 
-    /// Ends a wait, present or next, from any thread.
+    /// Ends a wait, present or next, from any thread; where the context sleeps in [`crate::Sleep::Steps`], it may end with its step.
     fn wake(&self);
 
     /// Takes the context of another plugin in, so that a thread sleeps on both at once: what it opens with

@@ -23,10 +23,16 @@ use crate::{
 impl<T: Transport> FramedContext<T> {
     /// Accepts what has come.
     pub(crate) fn accept(&mut self, now: Instant) {
+        (0..self.listeners.len()).for_each(|door| self.accept_at(door, now));
+    }
+
+    fn accept_at(&mut self, door: usize, now: Instant) {
         for _ in 0..ACCEPTS {
-            let Some(listener) = &self.listener else { return };
-            match listener.accept(self.common.bounds.silence_bound) {
-                Ok(lifeline) => self.accepted(lifeline, now),
+            match self.listeners[door].accept(self.common.bounds.silence_bound) {
+                Ok(mut lifeline) => {
+                    lifeline.door = door;
+                    self.accepted(lifeline, now);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if is_shortage(&error) => {
                     if self.shed_stranger(now) {
@@ -34,7 +40,7 @@ impl<T: Transport> FramedContext<T> {
                     }
                     tracing::warn!(%error, "no connection is accepted for a while");
                     self.accept_at = Some(now + ACCEPT_PAUSE);
-                    return self.hear_listener(EpollFlags::empty());
+                    return self.hear_listeners(EpollFlags::empty());
                 }
                 // The caller has gone meanwhile.
                 Err(_) => {}
@@ -42,9 +48,9 @@ impl<T: Transport> FramedContext<T> {
         }
     }
 
-    /// Whether the listener is heard.
-    pub(crate) fn hear_listener(&self, what: EpollFlags) {
-        if let Some(listener) = &self.listener {
+    /// Whether the listeners are heard.
+    pub(crate) fn hear_listeners(&self, what: EpollFlags) {
+        for listener in &self.listeners {
             let changed = self.waiter.change(listener.fd(), LISTENER, what);
             debug_assert!(changed.is_ok(), "a descriptor of the set is changed");
         }

@@ -144,7 +144,7 @@ impl<T: Transport> Drop for FramedContext<T> {
             return self.transport.forget();
         }
         T::close(self);
-        drop(self.listener.take());
+        self.listeners.clear();
         self.common.closed(self.id);
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     connection::Phase,
     context::{FramedContext, Transport, Unmet},
     lifeline::{Cut, Lifeline},
-    waiter::LISTENER,
+    waiter::{DEVICE, LISTENER},
 };
 
 /// How soon a connection is tried again whose target's queue was full.
@@ -41,6 +41,7 @@ impl<T: Transport> FramedContext<T> {
             match u32::try_from(name) {
                 Ok(place) => self.attend(place, now),
                 Err(_) if name == LISTENER => self.accept(now),
+                Err(_) if name == DEVICE => self.transport.hear_device(now),
                 Err(_) => {}
             }
         }
@@ -75,13 +76,16 @@ impl<T: Transport> FramedContext<T> {
             _ => now + common.bounds.connect_timeout,
         };
         connection.phase = Phase::Connecting { deadline };
-        let mut lifeline = match transport.dial(&target) {
+        let mut lifeline = match transport.dial(&target, &mut connection.route) {
             Ok(lifeline) => lifeline,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return self.at((now + CONNECT_AGAIN).min(deadline), place);
             }
             Err(error) => {
-                return self.not_connected(peer, limits::unreachable("connect", &error), now);
+                if !self.dial_elsewhere(place, now) {
+                    self.not_connected(peer, limits::unreachable("connect", &error), now);
+                }
+                return;
             }
         };
         if let Err(why) = transport.admits(&lifeline) {
@@ -102,6 +106,20 @@ impl<T: Transport> FramedContext<T> {
         self.at(deadline, place);
         self.watch(place, lifeline);
         self.must_ask = true;
+    }
+
+    /// A dialling connection has come to nothing; `false`: there is no other way to try.
+    fn dial_elsewhere(&mut self, place: u32, now: Instant) -> bool {
+        let Self { links, transport, .. } = self;
+        let Some(link) = links.at(place) else { return false };
+        let connection = &mut link.way.own;
+        let dials = matches!(connection.phase, Phase::Connecting { deadline } if now < deadline);
+        if !dials || !transport.dials_elsewhere(&mut connection.route) {
+            return false;
+        }
+        connection.lifeline = None;
+        self.at(now, place);
+        true
     }
 
     /// Told by the next progress, not inside a post.
@@ -165,7 +183,9 @@ impl<T: Transport> FramedContext<T> {
             // A frame came first.
             (Record::Ready, Phase::Open) if T::AWAITS_READY => {}
             (Record::Refuse(why), Phase::Connecting { .. } | Phase::Awaiting | Phase::Open) => {
-                self.end_now(place, GoneReason::Refused(why.into()));
+                if !self.dial_elsewhere(place, now) {
+                    self.end_now(place, GoneReason::Refused(why.into()));
+                }
             }
             (Record::Goodbye(count), Phase::Open | Phase::Awaiting) => {
                 self.drain(place, GoneReason::Closed, Some(count), now);
@@ -257,6 +277,13 @@ impl<T: Transport> FramedContext<T> {
     }
 
     fn was_cut(&mut self, place: u32, cut: Cut, now: Instant) {
+        let Some(link) = self.links.at(place) else { return };
+        if matches!(link.way.own.phase, Phase::Connecting { .. }) {
+            let has_ended = link.way.own.lifeline.is_none();
+            if has_ended || !matches!(cut, Cut::Rubbish(_)) && self.dial_elsewhere(place, now) {
+                return;
+            }
+        }
         let Some(link) = self.links.at(place) else { return };
         // Nothing is heard of it any more; the kernel would tell again and again.
         link.way.own.lifeline = None;
@@ -382,7 +409,7 @@ impl<T: Transport> FramedContext<T> {
         let mut moved = self.transport.run_timers(now);
         if self.accept_at.is_some_and(|when| when <= now) {
             self.accept_at = None;
-            self.hear_listener(EpollFlags::EPOLLIN);
+            self.hear_listeners(EpollFlags::EPOLLIN);
             moved = true;
         }
         while let Some((when, place)) =

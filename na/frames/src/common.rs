@@ -17,7 +17,7 @@ use hg_na_parts::{
     regions::Regions,
 };
 
-use crate::lifeline::Place;
+use crate::{lifeline::Place, steps};
 
 /// Setting: milliseconds until a peer that does not answer the greeting is given up.
 pub const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
@@ -97,7 +97,7 @@ impl Bounds {
     #[must_use]
     pub fn caps(&self, sleeps: bool) -> Caps {
         let mut caps = LIMITS.caps();
-        caps.sleep = if sleeps { Sleep::Descriptor } else { Sleep::Poll };
+        caps.sleep = if sleeps { Sleep::Descriptor } else { Sleep::Steps(steps::LONGEST) };
         caps.joins = sleeps;
         caps.silence_bound = Some(self.silence_bound);
         caps

@@ -67,7 +67,15 @@ pub trait Transport: Carrier<Own = Connection<Self::Route>> + Send + Sized + 'st
     ///
     /// # Errors
     /// Of the kernel's; `WouldBlock` is tried again.
-    fn dial(&self, to: &Self::Place) -> io::Result<Lifeline>;
+    fn dial(&mut self, to: &Self::Place, route: &mut Self::Route) -> io::Result<Lifeline>;
+
+    /// Nobody has answered where this was dialled last, or he has refused: whether the next [`Transport::dial`] leads elsewhere.
+    fn dials_elsewhere(&mut self, _route: &mut Self::Route) -> bool {
+        false
+    }
+
+    /// The kernel has told of the descriptor that was named [`crate::waiter::DEVICE`].
+    fn hear_device(&mut self, _now: Instant) {}
 
     /// Whether the process at the other end of a lifeline may be a peer.
     ///
@@ -181,7 +189,7 @@ pub struct FramedContext<T: Transport> {
     /// How frames go out and come in.
     pub transport: T,
     pub(crate) waiter: Arc<FramesWaiter>,
-    pub(crate) listener: Option<Listener>,
+    pub(crate) listeners: Vec<Listener>,
     /// All peers.
     pub links: Links<T::Place, Way<T>>,
     /// Connections that have not introduced themselves.
@@ -205,7 +213,7 @@ pub struct FramedContext<T: Transport> {
 }
 
 impl<T: Transport> FramedContext<T> {
-    /// A context over an endpoint, listening at its place.
+    /// A context over an endpoint, listening at its places.
     ///
     /// # Errors
     /// [`Error::Os`].
@@ -213,10 +221,11 @@ impl<T: Transport> FramedContext<T> {
         common: Arc<Common>,
         (id, address): (u8, Address),
         (transport, waiter): (T, Arc<FramesWaiter>),
-        listener: Listener,
+        listeners: Vec<Listener>,
     ) -> Result<Self, Error> {
         if common.listen {
-            waiter.add(listener.fd(), LISTENER, EpollFlags::EPOLLIN)?;
+            let watch = |it: &Listener| waiter.add(it.fd(), LISTENER, EpollFlags::EPOLLIN);
+            listeners.iter().try_for_each(watch)?;
         }
         Ok(Self {
             common,
@@ -224,7 +233,7 @@ impl<T: Transport> FramedContext<T> {
             address,
             transport,
             waiter,
-            listener: Some(listener),
+            listeners,
             links: Links::new(0, LIMITS),
             strangers: Strangers::default(),
             busy: Vec::new(),
@@ -267,6 +276,9 @@ impl<T: Transport> FramedContext<T> {
         let slept = mem::take(&mut self.is_sleeping);
         let mut moved = self.look()?;
         self.empty_rounds = if moved { 0 } else { self.empty_rounds + 1 };
+        if moved {
+            self.waiter.begins_again();
+        }
         self.rounds += 1;
         let is_time = self.empty_rounds >= ASK_AFTER || self.rounds >= ASK_ROUNDS;
         if slept || self.must_ask || !self.draining.is_empty() || is_time {
@@ -444,6 +456,7 @@ impl<T: Transport> FramedContext<T> {
 
     /// Connects, or sends what can be sent; what cannot needs progress, which ends a sleep.
     pub(crate) fn get_under_way(&mut self, peer: Peer) {
+        self.waiter.begins_again();
         let Some(link) = self.links.find(peer) else { return };
         match link.way.own.phase {
             Phase::Idle => {

@@ -12,7 +12,7 @@
 //! | [`connection`] | where one connection stands |
 //! | `chores`, `accept` | how connections begin and end: lifelines, timers, strangers |
 //! | [`lifeline`], `secrecy`, `cut` | the socket; what is said on it, in the clear or sealed; how it ends |
-//! | [`waiter`] | what a context sleeps on |
+//! | [`waiter`], `steps` | what a context sleeps on, and how long where it can only be polled |
 //! | [`common`] | what the contexts of a domain share; the settings that all such transports have |
 
 #![forbid(unsafe_code)]
@@ -26,6 +26,7 @@ pub mod context;
 mod cut;
 pub mod lifeline;
 mod secrecy;
+mod steps;
 pub mod waiter;
 
 pub use common::{Bounds, Common};

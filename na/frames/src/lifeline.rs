@@ -121,6 +121,8 @@ pub struct Lifeline {
     pub peer: Identity,
     /// Its address, over a network.
     pub ip: Option<IpAddr>,
+    /// At which of its context's listeners it was accepted.
+    pub door: usize,
     is_connecting: bool,
     /// What the kernel was asked to tell of.
     watched: Option<EpollFlags>,
@@ -177,8 +179,19 @@ impl Lifeline {
         }
         let kept = NotInherited::new(socket.as_fd());
         let (secrecy, out, input) = (Secrecy::Clear, Vec::new(), Vec::new());
-        let watched = None;
-        Ok(Self { _kept: kept, socket, peer, ip, is_connecting, watched, secrecy, out, input })
+        let (watched, door) = (None, 0);
+        Ok(Self {
+            _kept: kept,
+            socket,
+            peer,
+            ip,
+            door,
+            is_connecting,
+            watched,
+            secrecy,
+            out,
+            input,
+        })
     }
 
     /// Whoever is at the other end has to prove that it has this key, and what is said is sealed. First of all, by both ends.

@@ -11,6 +11,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
     time::Duration,
 };
 
@@ -25,14 +26,18 @@ use nix::{
     },
 };
 
+use crate::steps::Steps;
+
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 64;
 /// The waker's name; connections count from 0.
 const WAKE: u64 = u64::MAX;
 /// The transport's descriptors.
 const TRANSPORT: u64 = u64::MAX - 1;
-/// The listener.
+/// Listeners.
 pub const LISTENER: u64 = u64::MAX - 2;
+/// What tells of the device that the transport is over, if it has such a descriptor.
+pub const DEVICE: u64 = u64::MAX - 3;
 /// Descriptors of other plugins count down from here.
 const JOINED: u64 = u64::MAX - 16;
 const JOINED_MAX: usize = 8;
@@ -42,12 +47,14 @@ pub struct FramesWaiter {
     epoll: Epoll,
     waker: EventFd,
     guard: Arc<ForkGuard>,
-    sleeps: bool,
+    /// Where that is not all there is to wait for.
+    steps: Option<Steps>,
     joined: std::sync::Mutex<Vec<Arc<AtomicBool>>>,
 }
 
 impl FramesWaiter {
-    /// A set that holds what the transport is waited on with. `sleeps`: that is all there is to wait for; else a context can only be polled.
+    /// A set that holds what the transport is waited on with. `sleeps`: that is all there is to wait for; else a wait ends
+    /// by itself, in growing steps.
     ///
     /// # Errors
     /// [`Error::Os`].
@@ -59,7 +66,8 @@ impl FramesWaiter {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let waker = EventFd::from_value_and_flags(0, flags).map_err(os("eventfd"))?;
-        let this = Self { epoll, waker, guard, sleeps, joined: std::sync::Mutex::default() };
+        let steps = (!sleeps).then(Steps::default);
+        let this = Self { epoll, waker, guard, steps, joined: std::sync::Mutex::default() };
         this.add(this.waker.as_fd(), WAKE, EpollFlags::EPOLLIN)?;
         transport.iter().try_for_each(|fd| this.add(*fd, TRANSPORT, EpollFlags::EPOLLIN))?;
         Ok(this)
@@ -81,7 +89,34 @@ impl FramesWaiter {
         self.epoll.modify(fd, &mut EpollEvent::new(what, name)).map_err(os("epoll_ctl"))
     }
 
-    /// Which descriptors have something now. the transport's and the waker's are left out.
+    /// Watches a descriptor no more.
+    pub fn remove(&self, fd: BorrowedFd<'_>) {
+        // It fails only where it was not watched.
+        let _ = self.epoll.delete(fd);
+    }
+
+    /// Something has come, or is expected.
+    #[inline]
+    pub(crate) fn begins_again(&self) {
+        if let Some(steps) = &self.steps {
+            steps.begin_again();
+        }
+    }
+
+    /// How long the kernel is to wait, of which a short step is over already.
+    fn step(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let Some(steps) = &self.steps else { return timeout };
+        let step = timeout.unwrap_or(Duration::MAX).min(steps.next());
+        if step.is_zero() {
+            thread::yield_now();
+        } else if step < Duration::from_millis(1) {
+            thread::sleep(step);
+            return Some(Duration::ZERO);
+        }
+        Some(step)
+    }
+
+    /// Which descriptors have something now. The transport's and the waker's are left out.
     ///
     /// # Errors
     /// [`Error::Os`].
@@ -113,14 +148,14 @@ impl FramesWaiter {
 
 impl Waiter for FramesWaiter {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.sleeps.then(|| self.epoll.0.as_fd())
+        self.steps.is_none().then(|| self.epoll.0.as_fd())
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
         if self.guard.is_child() {
             return Err(Error::Forked);
         }
-        let timeout = match timeout {
+        let timeout = match self.step(timeout) {
             None => EpollTimeout::NONE,
             // Whole milliseconds, upwards: a wait that ends too early would be asked for again and again.
             Some(time) => {
@@ -155,7 +190,7 @@ impl Waiter for FramesWaiter {
     }
 
     fn join(&self, other: BorrowedFd<'_>, ready: Arc<AtomicBool>) -> Result<(), Error> {
-        if !self.sleeps {
+        if self.steps.is_some() {
             return Err(Error::Unsupported("sleeping with a provider that has nothing to wait on"));
         }
         let mut joined = self.joined.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -180,6 +215,6 @@ fn os(call: &'static str) -> impl Fn(Errno) -> Error {
 
 impl fmt::Debug for FramesWaiter {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "FramesWaiter(sleeps: {})", self.sleeps)
+        write!(out, "FramesWaiter(sleeps: {})", self.steps.is_none())
     }
 }

@@ -109,12 +109,13 @@ pub trait Carrier {
     /// Whether memory can be lent to this peer now.
     fn may_lend(&self, to: &Self::Own) -> bool;
 
-    /// Lends a run of memory, to be written or to be read: answers its name.
+    /// Lends a run of memory to this peer, to be written or to be read: answers its name.
     ///
     /// # Errors
     /// It is not lent.
     fn lend(
         &mut self,
+        to: &Self::Own,
         memory: &Held,
         run: Segment,
         is_written: bool,
@@ -365,7 +366,7 @@ fn send_lent<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step
         return None;
     };
     let access = transfer.access.encode();
-    let (lent, grant) = match carrier.lend(&memory, run, !is_put) {
+    let (lent, grant) = match carrier.lend(&link.way.own, &memory, run, !is_put) {
         Ok(lent) => lent,
         Err(fault) if C::is_again(&fault) => return Some(Step::Stalled),
         Err(fault) => {

@@ -82,7 +82,7 @@ fn context_of(
     let fds: Vec<_> = wait_fd.into_iter().chain([endpoint.bell()]).collect();
     let waiter = FramesWaiter::new(Arc::clone(&common.guard), &fds, wait_fd.is_some())?;
     let transport = Ofi::new(Arc::clone(shared), endpoint);
-    OfiContext::new(common, (id, address), (transport, Arc::new(waiter)), listener)
+    OfiContext::new(common, (id, address), (transport, Arc::new(waiter)), vec![listener])
 }
 
 /// 16 hexadecimal digits.

@@ -28,7 +28,7 @@
 //! | `device-memory` | `on`: memory of devices is moved (`hg_na::Memory::on_device`), where the provider can (`off`) |
 //! | `multi-receive` | `off`, `on`: whether one buffer takes many messages where the provider has that |
 //! | `messages` | `tagged`: libfabric's tagged messages even where the provider has `untagged` ones |
-//! | `sleep` | `off`: progress polls even where the provider has something to wait on (`on`) |
+//! | `sleep` | `off`: who sleeps looks in steps that grow to 4 ms even where the provider has something to wait on (`on`) |
 //! | `max-peers` | connections of one context (65,536) |
 //! | `max-held-mib` | MiB that requests which wait for admission take, of all peers (1,024); past it the peer whose take most is disconnected |
 //! | `key-file`, `key-env` | where the pre-shared key is: 64 hexadecimal digits. Who has it not is no peer; frames are not encrypted |

@@ -237,6 +237,7 @@ impl Carrier for Ofi {
 
     fn lend(
         &mut self,
+        _to: &Connection<Route>,
         memory: &Held,
         run: Segment,
         is_written: bool,
@@ -287,7 +288,7 @@ impl Transport for Ofi {
         Ok(Route { key, remote: None, stalled: None })
     }
 
-    fn dial(&self, to: &Place) -> io::Result<Lifeline> {
+    fn dial(&mut self, to: &Place, _route: &mut Route) -> io::Result<Lifeline> {
         Lifeline::connect(to, None, self.shared.common.bounds.silence_bound)
     }
 

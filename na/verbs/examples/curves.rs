@@ -2,7 +2,7 @@
 //! instructions per post.
 //!
 //! `curves rate REPETITIONS [NEAR FAR]`, `curves memory [NEAR FAR]`, and `curves moves [NEAR FAR]` for processor time of gets that are sent or written: NEAR and FAR are URLs of cards, without which the imitation of the tests stands for
-//! them. `curves posts EVERY LINES ROUNDS` posts so many rounds of messages over so many connections, of which each EVERY-th asks for its
+//! them. `curves plot FILE REPETITIONS [NEAR FAR]` draws rate and memory as an SVG file. `curves posts EVERY LINES ROUNDS` posts so many rounds of messages over so many connections, of which each EVERY-th asks for its
 //! completion, for callgrind:
 //! ```text
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='curves::post' --toggle-collect='curves::step_poster' \
@@ -16,6 +16,8 @@
 #[path = "../tests/imitated/imitation/mod.rs"]
 #[expect(dead_code, reason = "some of it is for tests")]
 mod imitation;
+#[path = "../../../bench/src/plot.rs"]
+mod plot;
 
 use std::{
     fs,
@@ -32,6 +34,7 @@ use nix::{
     libc,
     time::{ClockId, clock_gettime},
 };
+use plot::{Panel, Plot};
 
 /// Contexts of each process: each of one has a connection to each of the other.
 const SIDE: usize = 16;
@@ -39,6 +42,7 @@ const SIDE: usize = 16;
 const BATCH: usize = 32;
 /// Messages of all connections in a round.
 const ROUND: usize = 256;
+const QUEUE_PAIRS: [&str; 2] = ["shared", "own"];
 const TIMED: Duration = Duration::from_millis(300);
 
 struct Process {
@@ -151,11 +155,11 @@ impl World {
     }
 }
 
-fn rates(repetitions: u32, urls: &[String; 2]) {
+fn rates(repetitions: u32, urls: &[String; 2]) -> Panel {
     let counts = [1, 2, 4, 8, 16, 32, 64, 128, 256];
     let mut all = vec![[Vec::new(), Vec::new()]; counts.len()];
     for _ in 0..repetitions {
-        for (mode, queue_pairs) in ["shared", "own"].iter().enumerate() {
+        for (mode, queue_pairs) in QUEUE_PAIRS.iter().enumerate() {
             let mut world = World::open(urls, &[("queue-pairs", queue_pairs)], SIDE);
             world.connect(SIDE * SIDE);
             world.rate(1);
@@ -164,6 +168,7 @@ fn rates(repetitions: u32, urls: &[String; 2]) {
             }
         }
     }
+    let mut panel = panel("messages a second, over connections");
     println!("connections  shared msg/s  of one  own msg/s  of one");
     let median = |rates: &[f64]| {
         let mut rates = rates.to_vec();
@@ -175,7 +180,17 @@ fn rates(repetitions: u32, urls: &[String; 2]) {
         let [shared, own] = [median(&rates[0]), median(&rates[1])];
         let (of_shared, of_own) = (shared / one[0], own / one[1]);
         println!("{count:11} {shared:13.0} {of_shared:7.2} {own:10.0} {of_own:7.2}");
+        panel.over.push(*count as f64);
+        panel.curves[0].1.push(shared);
+        panel.curves[1].1.push(own);
     }
+    panel
+}
+
+/// Without points: one curve for each manner of queue pairs.
+fn panel(title: &str) -> Panel {
+    let curves = QUEUE_PAIRS.map(|name| (name.to_owned(), Vec::new())).into();
+    Panel { title: title.to_owned(), over: Vec::new(), curves }
 }
 
 /// Bytes in use: of the allocator's, of this process, of the kernel's.
@@ -199,12 +214,14 @@ fn in_use() -> [u64; 3] {
     ]
 }
 
-fn memory(urls: &[String; 2]) {
+fn memory(urls: &[String; 2]) -> Panel {
+    let mut panel = panel("bytes of memory in use for all connections, over their number");
     println!("bytes of both ends for each further connection");
     println!("queue pairs  connections     heap  resident  kernel");
-    for queue_pairs in ["shared", "own"] {
+    for (mode, queue_pairs) in QUEUE_PAIRS.into_iter().enumerate() {
         let mut world = World::open(urls, &[("queue-pairs", queue_pairs)], SIDE);
         world.connect(SIDE);
+        let mut sum = 0.0;
         let (mut before, mut lines) = (in_use(), SIDE);
         while lines < SIDE * SIDE {
             world.connect(lines * 2);
@@ -213,8 +230,14 @@ fn memory(urls: &[String; 2]) {
             let [heap, resident, kernel] = [each(0), each(1), each(2)];
             (before, lines) = (now, lines * 2);
             println!("{queue_pairs:11} {lines:12} {heap:8} {resident:9} {kernel:7}");
+            sum += (resident + kernel) as f64 * (lines / 2) as f64;
+            panel.curves[mode].1.push(sum);
+            if mode == 0 {
+                panel.over.push(lines as f64);
+            }
         }
     }
+    panel
 }
 
 /// Processor time of this thread, the kernel's part of it, too.
@@ -299,16 +322,22 @@ fn posts(every: &str, lines: usize, rounds: usize) {
     }
 }
 
+fn number(text: &str) -> u32 {
+    text.parse().expect("a measurement that fails ends")
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["rate", repetitions, ..] => {
-            rates(
-                repetitions.parse().expect("a measurement that fails ends"),
-                &urls(&arguments[2..]),
-            );
+            rates(number(repetitions), &urls(&arguments[2..]));
         }
-        ["memory", ..] => memory(&urls(&arguments[1..])),
+        ["memory", ..] => drop(memory(&urls(&arguments[1..]))),
+        ["plot", file, repetitions, ..] => {
+            let urls = urls(&arguments[3..]);
+            let plot = Plot(vec![rates(number(repetitions), &urls), memory(&urls)]);
+            fs::write(file, plot.to_string()).expect("a measurement that fails ends");
+        }
         ["moves", ..] => moves(&urls(&arguments[1..])),
         ["posts", every, lines, rounds] => {
             posts(
@@ -318,7 +347,7 @@ fn main() {
             );
         }
         _ => println!(
-            "curves rate REPETITIONS [NEAR FAR], curves memory|moves [NEAR FAR], curves posts EVERY LINES ROUNDS"
+            "curves rate REPETITIONS [NEAR FAR], curves memory|moves [NEAR FAR], curves plot FILE REPETITIONS [NEAR FAR], curves posts EVERY LINES ROUNDS"
         ),
     }
 }

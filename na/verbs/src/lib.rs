@@ -19,6 +19,7 @@
 //! | `connect-timeout-ms` | bound for greeting a peer (30,000) |
 //! | `silence-bound-ms` | bound for noticing a peer that is cut off (30,000; 3,000 at least) |
 //! | `max-peers` | connections of one context (65,536) |
+//! | `device` | `a,b`: ports (`DEVICE[:PORT]`, 8 at most) over which peers are spread, instead of one in the URL |
 //! | `signal-every` | one in so many posts of a queue pair asks for its completion (32); 1: each |
 //! | `queue-pairs` | `own`: one for each connection of two contexts; one for each pair of processes (`shared`) |
 //! | `rma` | `off`: put and get travel in messages (`on`) |
@@ -38,6 +39,7 @@
 //! |---|---|---|
 //! | `key` | a pre-shared key for lifelines; brings `snow` | no |
 //! | `device` | for tests that need a card only | no |
+//! | `fuzzing` | for fuzz targets only | no |
 
 #![cfg(not(loom))] // A model compiles the files that it needs.
 
@@ -46,14 +48,20 @@ mod bell;
 #[expect(unsafe_code, reason = "calls into a C library")]
 mod card;
 mod domain;
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
+mod health;
 mod plugin;
 mod settings;
 mod shared;
 mod sharing;
 mod signals;
+mod spread;
 mod transport;
 mod turn;
 mod wire;
 
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::{fuzz_greeting, fuzz_sharing};
 pub use plugin::VerbsPlugin;
 pub use rdma_core_sys::{Missing, PATH_VARIABLE};

@@ -11,6 +11,10 @@ use hg_na_frames::{
 };
 use hg_na_parts::Reader;
 
+use crate::{address::wanted, card::Wanted, spread::PORTS_MAX};
+
+/// Setting: the ports over which peers are spread, `DEVICE[:PORT]` with commas between them.
+pub(crate) const DEVICE: &str = "device";
 /// Setting: `shared`: the contexts of two processes use one queue pair; `own`: each connection has its own.
 pub(crate) const QUEUE_PAIRS: &str = "queue-pairs";
 /// Setting: put and get of so many bytes are one-sided.
@@ -18,10 +22,11 @@ pub(crate) const RMA_FROM: &str = "rma-from";
 /// Setting: one in so many posts of a queue pair asks for its completion.
 pub(crate) const SIGNAL_EVERY: &str = "signal-every";
 
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 11] = [
     CONNECT_TIMEOUT_MS,
     SILENCE_BOUND_MS,
     MAX_PEERS,
+    DEVICE,
     QUEUE_PAIRS,
     SIGNAL_EVERY,
     RMA,
@@ -38,6 +43,8 @@ const LENT_MIN: usize = 32 << 10;
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) bounds: Bounds,
+    /// The ports that are named; none: the URL says which.
+    pub(crate) devices: Vec<Wanted>,
     pub(crate) signal_every: u32,
     /// Whether connections share queue pairs.
     pub(crate) shares: bool,
@@ -57,8 +64,25 @@ impl Settings {
         let signal_every = u32::try_from(every).unwrap_or(u32::MAX);
         let shares = reader.switch(QUEUE_PAIRS, "shared", "own", true)?;
         let rma_from = reader.count(RMA_FROM, LENT_MIN)? as u64;
-        Ok(Self { bounds: Bounds::read(&reader)?, signal_every, shares, rma_from })
+        let devices = reader.text(DEVICE).map_or(Ok(Vec::new()), devices)?;
+        Ok(Self { bounds: Bounds::read(&reader)?, devices, signal_every, shares, rma_from })
     }
+}
+
+fn devices(text: &str) -> Result<Vec<Wanted>, Error> {
+    let wrong = |why: &str| Reader::bad(DEVICE, why);
+    let all: Vec<_> =
+        text.split(',').map(|it| wanted(it).map_err(wrong)).collect::<Result<_, _>>()?;
+    let is_twice = |(at, it): (usize, &Wanted)| all[..at].contains(it);
+    if all.iter().any(|it| it.device.is_none()) || all.iter().enumerate().any(is_twice) {
+        return Err(wrong(
+            "it takes names of different ports, as in rxe0,rxe1 or mlx5_0:1,mlx5_0:2",
+        ));
+    }
+    if all.len() > PORTS_MAX {
+        return Err(wrong("it takes 8 ports at most"));
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -81,10 +105,16 @@ mod tests {
             (RMA, "perhaps"),
             (QUEUE_PAIRS, "some"),
             (RMA_FROM, "0"),
+            (DEVICE, ""),
+            (DEVICE, "rxe0,"),
+            (DEVICE, "rxe0,rxe0"),
+            (DEVICE, "rxe0:x"),
+            (DEVICE, "a,b,c,d,e,f,g,h,i"),
         ] {
             assert!(matches!(read(name, value), Err(Error::BadSetting { .. })), "{name} {value}");
         }
         assert_eq!(read(SIGNAL_EVERY, "1").unwrap().signal_every, 1);
+        assert_eq!(read(DEVICE, "rxe0,mlx5_0:2").unwrap().devices.len(), 2);
         assert!(!read(QUEUE_PAIRS, "own").unwrap().shares);
     }
 }

@@ -3,7 +3,11 @@
 use std::{
     mem,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Instant,
 };
 
 use hg_na::{Address, Error};
@@ -11,8 +15,95 @@ use hg_na_frames::{Common, Listener};
 
 use crate::{
     address::address_of,
-    card::{Device, Hub},
+    card::{Device, Fault, Hub, Told},
+    health::{Cut, Health, Word},
 };
+
+/// What the end of a port, or of its card, is to connections over it.
+const PORT_DOWN: Fault = Fault::Event("the port is down");
+const CARD_GONE: Fault = Fault::Event("the card was removed, or cannot be used any more");
+
+/// A port that is used.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) device: Arc<Device>,
+    /// Where context 0 takes its lifelines; each other one has a TCP port of its own.
+    pub(crate) home: SocketAddr,
+    /// What the contexts have that are open.
+    hubs: Mutex<Vec<Weak<Hub>>>,
+    health: Mutex<Health>,
+    /// It is down: time matters.
+    is_waiting: AtomicBool,
+}
+
+impl Port {
+    pub(crate) fn new(
+        device: Arc<Device>,
+        (home, hub): (SocketAddr, &Arc<Hub>),
+        health: Health,
+    ) -> Self {
+        let (hubs, health) = (Mutex::new(vec![Arc::downgrade(hub)]), Mutex::new(health));
+        Self { device, home, hubs, health, is_waiting: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hubs(&self) -> MutexGuard<'_, Vec<Weak<Hub>>> {
+        self.hubs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where lifelines come from, too.
+    pub(crate) fn ip(&self) -> IpAddr {
+        self.home.ip()
+    }
+
+    /// Takes what the card has to say; says whether there is nothing more to come of it.
+    pub(crate) fn hear(&self, now: Instant) -> bool {
+        while let Some(told) = self.device.next_event() {
+            let Told::Port(word) = told else {
+                self.each_hub(|hub| hub.hear(told));
+                continue;
+            };
+            let mut health = self.health();
+            let cut = health.hear(word, now);
+            // Relaxed: who misses it looks again.
+            self.is_waiting.store(health.deadline().is_some(), Ordering::Relaxed);
+            drop(health);
+            tracing::warn!(port = ?self.device, ?word, "a port of a card");
+            self.cut(cut);
+            if word == Word::Gone {
+                break;
+            }
+        }
+        self.health().is_gone()
+    }
+
+    /// Does what is due; says whether anything was.
+    pub(crate) fn run_timers(&self, now: Instant) -> bool {
+        // Relaxed: as above.
+        if !self.is_waiting.load(Ordering::Relaxed) {
+            return false;
+        }
+        let cut = self.health().handle_timeout(now);
+        self.cut(cut);
+        cut.is_some()
+    }
+
+    fn cut(&self, cut: Option<Cut>) {
+        match cut {
+            Some(Cut::Connections) => self.each_hub(|hub| hub.cut(PORT_DOWN, false)),
+            Some(Cut::Card) => self.each_hub(|hub| hub.cut(CARD_GONE, true)),
+            None => {}
+        }
+    }
+
+    fn each_hub(&self, act: impl Fn(&Hub)) {
+        let all: Vec<_> = self.hubs().iter().filter_map(Weak::upgrade).collect();
+        all.iter().for_each(|hub| act(hub));
+    }
+}
 
 /// What the contexts of one domain share.
 #[derive(Debug)]
@@ -21,40 +112,41 @@ pub(crate) struct Shared {
     pub(crate) signal_every: u32,
     /// Shorter transfers travel in frames.
     pub(crate) rma_from: u64,
-    pub(crate) device: Arc<Device>,
-    /// Where contexts share queue pairs: what those have that are open.
-    pub(crate) hub: Option<Mutex<Weak<Hub>>>,
-    /// Where context 0 takes its lifelines; each other one has a port of its own.
-    pub(crate) home: SocketAddr,
+    /// Whether contexts share queue pairs.
+    pub(crate) shares: bool,
+    pub(crate) ports: Vec<Port>,
+    /// Peers that were dialled.
+    pub(crate) dialled: AtomicUsize,
     /// Opened with the domain, for context 0: so that whatever is wrong shows then.
-    pub(crate) first: Mutex<Option<(Arc<Hub>, Listener)>>,
+    pub(crate) first: Mutex<Option<Parts>>,
 }
 
-impl Shared {
-    /// Where lifelines come from, too.
-    pub(crate) fn ip(&self) -> IpAddr {
-        self.home.ip()
-    }
+/// What a context has of each port.
+pub(crate) type Parts = Vec<(Arc<Hub>, Listener)>;
 
+impl Shared {
     /// For one more context.
     ///
     /// # Errors
     /// As [`Hub::open`].
-    pub(crate) fn hub(&self) -> Result<Arc<Hub>, Error> {
-        let open = || Hub::open(&self.device, (self.signal_every, self.hub.is_some()));
-        let Some(shared) = &self.hub else { return open() };
-        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(hub) = shared.upgrade() {
+    pub(crate) fn hub(&self, port: &Port) -> Result<Arc<Hub>, Error> {
+        let mut hubs = port.hubs();
+        hubs.retain(|hub| hub.strong_count() > 0);
+        if let Some(hub) = hubs.iter().find_map(Weak::upgrade).filter(|_| self.shares) {
             return Ok(hub);
         }
-        let hub = open()?;
-        *shared = Arc::downgrade(&hub);
+        let hub = Hub::open(&port.device, (self.signal_every, self.shares))?;
+        hubs.push(Arc::downgrade(&hub));
         Ok(hub)
     }
 
-    pub(crate) fn address(&self, place: SocketAddr) -> Result<Address, Error> {
-        let found = &self.device.found;
-        address_of((&found.device, found.port), place)
+    /// The address of a context that takes its lifelines there, one place for each port.
+    ///
+    /// # Errors
+    /// [`Error::BadAddress`] where cards have impossible names.
+    pub(crate) fn address(&self, places: &[SocketAddr]) -> Result<Address, Error> {
+        let found = |port: &Port| (port.device.found.device.clone(), port.device.found.port);
+        address_of(self.ports.iter().map(found).zip(places.iter().copied()))
     }
 }
 
@@ -63,7 +155,7 @@ impl Drop for Shared {
         if self.common.guard.is_child() {
             // What the parent has of the card is not ours to free: its descriptors are shared.
             mem::forget(self.first.get_mut().unwrap_or_else(PoisonError::into_inner).take());
-            mem::forget(Arc::clone(&self.device));
+            self.ports.iter().for_each(|port| mem::forget(Arc::clone(&port.device)));
         }
     }
 }

@@ -317,5 +317,7 @@ impl Sharing {
     }
 }
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 #[cfg(test)]
 mod tests;

@@ -3,13 +3,13 @@
 use std::{
     io, mem,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
 
 use hg_na::{Address, Completion, Error, GoneReason, Peer, Segment};
-use hg_na_frames::{Connection, FramedContext, Lifeline, Place, Transport, Unmet};
+use hg_na_frames::{Connection, FramedContext, FramesWaiter, Lifeline, Place, Transport, Unmet};
 use hg_na_link::{
     Carrier, Grant, Header,
     exchange::{self, Came},
@@ -21,6 +21,7 @@ use crate::{
     address::target,
     card::{Bytes, Desk, Event, FRAME, Fault, Greeted, Hub, Registration, Way},
     shared::Shared,
+    spread,
 };
 
 /// How long a context that closes waits for its peers to have got everything.
@@ -32,6 +33,12 @@ pub(crate) type VerbsContext = FramedContext<Verbs>;
 /// The way to one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Route {
+    /// Which of this side's ports it is over.
+    port: usize,
+    /// Which turn it has among those that are dialled, and how many ports the peer has.
+    dialled: Option<(usize, usize)>,
+    /// Attempts to dial so far.
+    attempts: usize,
     /// The connection's number.
     line: Option<u32>,
     /// `None`: it is not met.
@@ -68,9 +75,10 @@ enum Flush {
 /// What a context has of the card.
 pub(crate) struct Verbs {
     shared: Arc<Shared>,
-    /// There until the context is dropped.
-    hub: Option<Arc<Hub>>,
+    /// Of each port; there until the context is dropped.
+    hubs: Vec<Arc<Hub>>,
     desk: Arc<Desk>,
+    waiter: Arc<FramesWaiter>,
     /// Memory that peers reach; the numbers of lent memory are places here.
     lent: Vec<Option<Registration>>,
     flush: Flush,
@@ -78,36 +86,42 @@ pub(crate) struct Verbs {
 }
 
 impl Verbs {
-    pub(crate) fn new(shared: Arc<Shared>, (hub, desk): (Arc<Hub>, Desk)) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        (hubs, desk): (Vec<Arc<Hub>>, Desk),
+        waiter: Arc<FramesWaiter>,
+    ) -> Self {
         let (desk, lent, events) = (Arc::new(desk), Vec::new(), Vec::new());
-        hub.enter(&desk);
-        Self { shared, hub: Some(hub), desk, lent, flush: Flush::default(), events }
+        hubs.iter().for_each(|hub| hub.enter(&desk));
+        Self { shared, hubs, desk, waiter, lent, flush: Flush::default(), events }
     }
 
+    /// What there is of a port.
     #[inline]
-    fn hub(&self) -> &Hub {
-        self.hub.as_ref().expect("taken only by drop")
+    fn hub(&self, port: usize) -> &Hub {
+        &self.hubs[port]
     }
 
     /// Whether a GID is that of the other end of the lifeline: the kernel has its neighbour's address then, and asks nobody.
-    fn is_of(&self, lifeline: Option<&Lifeline>, hello: &Greeted) -> bool {
+    fn is_of(&self, port: usize, lifeline: Option<&Lifeline>, hello: &Greeted) -> bool {
         let ip = lifeline.and_then(|lifeline| lifeline.ip);
-        !self.shared.device.found.is_ethernet() || ip == Some(hello.side.ip())
+        !self.shared.ports[port].device.found.is_ethernet() || ip == Some(hello.side.ip())
     }
 
     /// Looks at the card until these ways have carried everything, for a bounded time; what comes is nobody's.
-    fn see_off(&mut self, ways: &[(Way, u64)]) {
-        let (hub, by) = (
-            Arc::clone(self.hub.as_ref().expect("taken only by drop")),
-            Instant::now() + CLOSE_WAITS,
-        );
-        ways.iter().for_each(|(way, _)| hub.ask(way));
-        let is_under_way =
-            || hub.has_leaving() || ways.iter().any(|(way, last)| !way.gauge.is_over(*last));
+    fn see_off(&mut self, ways: &[(usize, Way, u64)]) {
+        let by = Instant::now() + CLOSE_WAITS;
+        ways.iter().for_each(|(port, way, _)| self.hub(*port).ask(way));
+        let Self { hubs, desk, events, .. } = self;
+        let is_under_way = || {
+            hubs.iter().any(|hub| hub.has_leaving())
+                || ways.iter().any(|(_, way, last)| !way.gauge.is_over(*last))
+        };
         while is_under_way() && Instant::now() < by {
-            let Ok(found) = hub.poll(&self.desk, &mut self.events) else { return };
-            for event in self.events.drain(..) {
-                give_back(&hub, event);
+            let mut found = false;
+            for hub in &*hubs {
+                found |= hub.poll(desk, events);
+                events.drain(..).for_each(|event| give_back(hub, event));
             }
             if !found {
                 thread::yield_now();
@@ -146,7 +160,7 @@ impl Carrier for Verbs {
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<Option<usize>, Fault> {
         let way = to.route.open()?;
-        self.hub().send((&self.desk, way), HEADER + len, |frame| {
+        self.hub(to.route.port).send((&self.desk, way), HEADER + len, |frame| {
             let (head, content) = frame.split_first_chunk_mut().expect("a frame holds its header");
             header.encode(0, head);
             fill(content)
@@ -166,11 +180,12 @@ impl Carrier for Verbs {
 
     fn lend(
         &mut self,
+        to: &Connection<Route>,
         memory: &Held,
         run: Segment,
         is_written: bool,
     ) -> Result<(usize, Grant), Fault> {
-        let registration = self.hub().lend(memory, run, is_written)?;
+        let registration = self.hub(to.route.port).lend(memory, run, is_written)?;
         let key = registration.keys().1;
         let place = self.lent.iter().position(Option::is_none).unwrap_or(self.lent.len());
         if place == self.lent.len() {
@@ -195,13 +210,18 @@ impl Carrier for Verbs {
         let key = u32::try_from(grant.key).map_err(|_| Fault::NO_KEY)?;
         let way = with.route.open()?;
         let line = with.route.line.ok_or(Fault::Again)?;
-        self.hub().move_run((&self.desk, line, way), (grant.address, key), run, (to_peer, id))?;
+        self.hub(with.route.port).move_run(
+            (&self.desk, line, way),
+            (grant.address, key),
+            run,
+            (to_peer, id),
+        )?;
         Ok(!to_peer)
     }
 }
 
 impl Transport for Verbs {
-    type Place = SocketAddr;
+    type Place = Arc<[SocketAddr]>;
     type Route = Route;
     type Hello = Greeted;
 
@@ -209,7 +229,7 @@ impl Transport for Verbs {
     /// What reaches a queue pair that is not ready is lost, and would be repeated a second later.
     const AWAITS_READY: bool = true;
 
-    fn target(&self, address: &Address) -> Result<SocketAddr, Error> {
+    fn target(&self, address: &Address) -> Result<Arc<[SocketAddr]>, Error> {
         target(address)
     }
 
@@ -218,9 +238,37 @@ impl Transport for Verbs {
     }
 
     /// From the address that the own GID names, which the other side holds it against.
-    fn dial(&self, to: &SocketAddr) -> io::Result<Lifeline> {
-        let silence = self.shared.common.bounds.silence_bound;
-        Lifeline::connect(&Place::Network(*to), Some(self.shared.ip()), silence)
+    fn dial(&mut self, to: &Arc<[SocketAddr]>, route: &mut Route) -> io::Result<Lifeline> {
+        let shared = &self.shared;
+        // Relaxed: it is counted, no more.
+        let turn = || shared.dialled.fetch_add(1, Ordering::Relaxed);
+        let (turn, _) = *route.dialled.get_or_insert_with(|| (turn(), to.len()));
+        let all = shared.ports.iter().map(|port| port.health());
+        let (up, there): (Vec<_>, Vec<_>) = all.map(|it| (it.is_up(), !it.is_gone())).unzip();
+        let found = spread::ports(turn + route.attempts, (&up, &there), to.len());
+        let (own, theirs) = found.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NetworkDown, "no card of this engine's is there any more")
+        })?;
+        route.port = own;
+        let from = Some(shared.ports[own].ip());
+        Lifeline::connect(&Place::Network(to[theirs]), from, shared.common.bounds.silence_bound)
+    }
+
+    fn dials_elsewhere(&mut self, route: &mut Route) -> bool {
+        let Some((_, theirs)) = route.dialled else { return false };
+        route.attempts += 1;
+        if let Some(line) = route.line.take() {
+            self.hub(route.port).end(line, true);
+        }
+        route.attempts < spread::attempts(self.hubs.len(), theirs)
+    }
+
+    fn hear_device(&mut self, now: Instant) {
+        for port in &self.shared.ports {
+            if port.hear(now) {
+                self.waiter.remove(port.device.event_fd());
+            }
+        }
     }
 
     fn introduce(
@@ -232,7 +280,7 @@ impl Transport for Verbs {
         if let Some(welcome) = route.welcome.take() {
             return Ok(welcome);
         }
-        let (line, hello) = self.hub().offer((&self.desk, place), ip)?;
+        let (line, hello) = self.hub(route.port).offer((&self.desk, place), ip)?;
         route.line = Some(line);
         Ok(hello)
     }
@@ -243,15 +291,22 @@ impl Transport for Verbs {
         connection: &mut Connection<Route>,
         hello: Greeted,
     ) -> Result<(), Unmet> {
-        if !self.is_of(connection.lifeline.as_ref(), &hello) {
+        let Connection { lifeline, route, .. } = connection;
+        if let Some(lifeline) = lifeline.as_ref().filter(|_| route.line.is_none()) {
+            route.port = lifeline.door;
+            if self.hubs.len() > 1 && !self.shared.ports[route.port].health().is_up() {
+                let why = "its port is down here";
+                return Err(Unmet::Refused(why.to_owned(), GoneReason::Unreachable(why.into())));
+            }
+        }
+        if !self.is_of(route.port, lifeline.as_ref(), &hello) {
             return Err(Unmet::Misbehaved("a GID of another address than its lifeline's"));
         }
-        let ip = connection.lifeline.as_ref().and_then(|it| it.ip);
-        let route = &mut connection.route;
+        let ip = lifeline.as_ref().and_then(|it| it.ip);
         let met = match route.line {
-            Some(line) => self.hub().welcomed(line, (&hello, ip)).map_err(Error::from),
+            Some(line) => self.hub(route.port).welcomed(line, (&hello, ip)).map_err(Error::from),
             None => {
-                let greeted = self.hub().greet((&self.desk, place), (&hello, ip));
+                let greeted = self.hub(route.port).greet((&self.desk, place), (&hello, ip));
                 greeted.map(|(line, welcome, way)| {
                     (route.line, route.welcome) = (Some(line), Some(welcome));
                     way
@@ -274,8 +329,9 @@ impl Transport for Verbs {
         _done: &mut Vec<Completion>,
     ) {
         let is_cut = !matches!(reason, GoneReason::Forgotten | GoneReason::Closed);
-        if let Some(line) = mem::take(route).line {
-            self.hub().end(line, is_cut);
+        let Route { port, line, .. } = mem::take(route);
+        if let Some(line) = line {
+            self.hub(port).end(line, is_cut);
         }
     }
 
@@ -299,18 +355,23 @@ impl Transport for Verbs {
     }
 
     fn poll(context: &mut VerbsContext) -> Result<bool, Error> {
-        let Verbs { hub, desk, events, .. } = &mut context.transport;
-        let found = hub.as_ref().expect("taken only by drop").poll(desk, events)?;
-        handle_all(context);
+        let mut found = false;
+        for port in 0..context.transport.hubs.len() {
+            let Verbs { hubs, desk, events, .. } = &mut context.transport;
+            found |= hubs[port].poll(desk, events);
+            handle_all(context, port);
+        }
         Ok(found)
     }
 
-    fn run_timers(&mut self, _now: Instant) -> bool {
-        false
+    fn run_timers(&mut self, now: Instant) -> bool {
+        self.shared.ports.iter().fold(false, |moved, port| moved | port.run_timers(now))
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.hub.as_ref().and_then(|hub| hub.deadline())
+        let hubs = self.hubs.iter().filter_map(|hub| hub.deadline());
+        let ports = self.shared.ports.iter().filter_map(|port| port.health().deadline());
+        hubs.chain(ports).min()
     }
 
     fn can_send(context: &mut VerbsContext) -> bool {
@@ -320,13 +381,17 @@ impl Transport for Verbs {
 
     /// What came before the completion queue is armed does not wake.
     fn arms(context: &mut VerbsContext) -> bool {
-        let Verbs { hub, desk, events, .. } = &mut context.transport;
-        let found = hub.as_ref().expect("taken only by drop").arm(desk, events);
-        handle_all(context);
-        if let Err(fault) = &found {
-            tracing::debug!(%fault, "a completion queue is not armed");
+        let mut is_armed = true;
+        for port in 0..context.transport.hubs.len() {
+            let Verbs { hubs, desk, events, .. } = &mut context.transport;
+            let found = hubs[port].arm(desk, events);
+            handle_all(context, port);
+            if let Err(fault) = &found {
+                tracing::debug!(%fault, "a completion queue is not armed");
+            }
+            is_armed &= found == Ok(false);
         }
-        found == Ok(false)
+        is_armed
     }
 
     fn flush(context: &mut VerbsContext) -> bool {
@@ -352,44 +417,46 @@ impl Transport for Verbs {
         for place in &all {
             context.say_goodbye(*place);
             let link = context.links.at(*place);
-            let way = link.and_then(|link| link.way.own.route.way.clone());
-            ways.extend(way.map(|way| (way.clone(), way.gauge.last())));
+            let Some(Route { port, way: Some(way), .. }) = link.map(|it| &it.way.own.route) else {
+                continue;
+            };
+            ways.push((*port, way.clone(), way.gauge.last()));
         }
         context.transport.see_off(&ways);
         for place in all {
-            let link = context.links.at(place);
-            if let Some(line) = link.and_then(|link| mem::take(&mut link.way.own.route).line) {
-                context.transport.hub().end(line, false);
+            let route = context.links.at(place).map(|link| mem::take(&mut link.way.own.route));
+            if let Some(Route { port, line: Some(line), .. }) = route {
+                context.transport.hub(port).end(line, false);
             }
         }
-        let transport = &mut context.transport;
-        transport.lent.clear();
-        if let Some(hub) = transport.hub.take() {
-            hub.exit(&transport.desk, &mut transport.events);
-            transport.events.drain(..).for_each(|event| give_back(&hub, event));
+        let Verbs { hubs, desk, lent, events, .. } = &mut context.transport;
+        lent.clear();
+        for hub in hubs.drain(..) {
+            hub.exit(desk, events);
+            events.drain(..).for_each(|event| give_back(&hub, event));
         }
     }
 
     fn forget(&mut self) {
-        mem::forget((self.hub.take(), mem::take(&mut self.lent)));
+        mem::forget((mem::take(&mut self.hubs), mem::take(&mut self.lent)));
     }
 }
 
-/// Handles what was found.
+/// Handles what was found at a port, and what others have found at any.
 #[inline]
-fn handle_all(context: &mut VerbsContext) {
+fn handle_all(context: &mut VerbsContext, port: usize) {
     let mut events = mem::take(&mut context.transport.events);
     for event in events.drain(..) {
-        happened(context, event);
+        happened(context, port, event);
     }
     context.transport.events = events;
 }
 
 /// Something has happened to a connection.
 #[inline]
-fn happened(context: &mut VerbsContext, event: Event) {
+fn happened(context: &mut VerbsContext, port: usize, event: Event) {
     match event {
-        Event::Arrived { place, bytes } => arrived(context, place, bytes),
+        Event::Arrived { place, bytes } => arrived(context, (port, place), bytes),
         Event::Joined { place } => {
             if let Some(link) = context.links.at(place) {
                 link.way.own.route.is_joined = true;
@@ -408,7 +475,7 @@ fn happened(context: &mut VerbsContext, event: Event) {
 
 /// A frame of a connection has come.
 #[inline]
-fn arrived(context: &mut VerbsContext, place: u32, bytes: Bytes) {
+fn arrived(context: &mut VerbsContext, (port, place): (usize, u32), bytes: Bytes) {
     let VerbsContext { links, transport, .. } = context;
     let regions = &transport.shared.common.regions;
     let link = links.at(place).filter(|link| link.way.own.listens());
@@ -418,7 +485,7 @@ fn arrived(context: &mut VerbsContext, place: u32, bytes: Bytes) {
         exchange::take(link, regions, &header, content)
     });
     if let Bytes::Frame(frame, _) = bytes {
-        transport.hub().was_read(frame);
+        transport.hub(port).was_read(frame);
     }
     if let Some(came) = came {
         context.came(place, came);
@@ -440,11 +507,11 @@ fn pairs_are_through(context: &mut VerbsContext) -> bool {
     let FramedContext { links, transport, .. } = context;
     let mut are_through = true;
     for link in links.iter() {
-        let Route { way: Some(way), flush_to: Some(last), .. } = &link.way.own.route else {
+        let Route { port, way: Some(way), flush_to: Some(last), .. } = &link.way.own.route else {
             continue;
         };
         if !way.gauge.is_over(*last) {
-            transport.hub().ask(way);
+            transport.hub(*port).ask(way);
             are_through = false;
         }
     }

@@ -3,6 +3,10 @@
 //! `HG_VERBS_DEVICES` names the cards that domains are opened on in turn, so that what passes between two crosses a cable: `rxe0,rxe1`.
 
 #![cfg(not(loom))]
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+#[path = "device/ports.rs"]
+mod ports;
 
 use std::{
     sync::{

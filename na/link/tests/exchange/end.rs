@@ -162,7 +162,13 @@ impl Carrier for Card {
         true
     }
 
-    fn lend(&mut self, memory: &Held, run: Segment, _: bool) -> Result<(usize, Grant), Fault> {
+    fn lend(
+        &mut self,
+        _: &usize,
+        memory: &Held,
+        run: Segment,
+        _: bool,
+    ) -> Result<(usize, Grant), Fault> {
         match self.rng.below(8) {
             0 => return Err(Fault::Again),
             1 => return Err(Fault::Never),

@@ -243,11 +243,14 @@ impl Endpoint {
         self.own.bell()
     }
 
-    /// Whether a thread may wait on the descriptors (`fi_trywait`).
+    /// Whether a thread may wait: on the descriptors (`fi_trywait`), or for a step where there is none.
     pub(crate) fn may_wait(&mut self) -> bool {
         let is_locked = self.lock.as_ref().is_some_and(RegionLock::is_held);
-        if self.wait_fd.is_none() || is_locked || !self.intake.is_posted() || self.own.has_mail() {
+        if is_locked || !self.intake.is_posted() || self.own.has_mail() {
             return false;
+        }
+        if self.wait_fd.is_none() {
+            return true;
         }
         let mut fids = [self.cq.fid()];
         // SAFETY:

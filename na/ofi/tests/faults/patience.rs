@@ -182,6 +182,29 @@ fn is_gone(it: &Completion) -> bool {
 }
 
 #[test]
+fn who_can_only_be_polled_sleeps_in_steps_that_grow_and_hears_what_comes() {
+    /// Those that grow, and those of 4 ms in a second, twice as many as there should be.
+    const STEPS: u32 = 2 * (192 + 250);
+    for url in ["ofi+tcp://127.0.0.1", "ofi+shm://"] {
+        let domain = open(url, &[("sleep", "off")]).unwrap();
+        assert!(matches!(domain.caps().sleep, hg_na::Sleep::Steps(_)));
+        let (mut context, mut friend) = (domain.context(0).unwrap(), domain.context(1).unwrap());
+        let mut done = Vec::new();
+        exchange(&mut context, &mut friend, &mut done);
+        let (start, waiter, mut waits) = (Instant::now(), context.waiter(), 0);
+        while start.elapsed() < Duration::from_secs(1) {
+            context.progress(Instant::now(), &mut done).unwrap();
+            if context.may_sleep() {
+                waiter.wait(None).unwrap();
+                waits += 1;
+            }
+        }
+        assert!((1..STEPS).contains(&waits), "{url}: {waits} looks of an idle context");
+        exchange(&mut context, &mut friend, &mut done);
+    }
+}
+
+#[test]
 fn what_is_never_taken_ends_at_its_deadline_by_name_without_spinning() {
     for url in ["ofi+tcp://127.0.0.1", "ofi+shm://"] {
         let domain = open(url, &[("retry-bound-ms", &BOUND_MS.to_string())]).unwrap();

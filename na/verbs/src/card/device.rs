@@ -4,11 +4,14 @@ use std::{
     ffi::{CStr, c_int},
     fs,
     net::{IpAddr, Ipv6Addr},
+    os::fd::BorrowedFd,
     ptr,
     sync::Arc,
 };
 
 use hg_na::Error;
+use hg_na_parts::limits::os_error;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use rdma_core_sys as sys;
 
 use crate::card::{Fault, chunk::node_of};
@@ -243,7 +246,10 @@ impl Device {
         match limits {
             Ok(limits) if !pd.is_null() => {
                 let node = node_of(&found.device);
-                Ok(Arc::new(Self { library, context, pd, found, gid, gid_place, limits, node }))
+                let this = Self { library, context, pd, found, gid, gid_place, limits, node };
+                fcntl(this.event_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+                    .map_err(|error| os_error("fcntl", error))?;
+                Ok(Arc::new(this))
             }
             other => {
                 // SAFETY:
@@ -252,6 +258,16 @@ impl Device {
                 Err(other.err().unwrap_or(fault).into())
             }
         }
+    }
+
+    /// Becomes readable when there is an event ([`Self::next_event`]).
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY:
+        // - open as long as this.
+        let fd = unsafe { (*self.context).async_fd };
+        // SAFETY:
+        // - the card's, open as long as that.
+        unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
     pub(super) fn context(&self) -> *mut sys::Context {

@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     card::{
-        Desk, Device, Event, Fault, Frame,
+        Desk, Device, Event, Fault, Frame, Told,
         desk::Bytes,
         frames::{FRAME, Pool},
         lines::Line,
@@ -76,6 +76,8 @@ pub(super) struct Endpoint {
     pub(super) every: u32,
     completions: Vec<sys::Wc>,
     has_freed: bool,
+    /// Nothing comes of it any more.
+    is_lost: bool,
 }
 
 // SAFETY:
@@ -108,6 +110,7 @@ impl Endpoint {
             every,
             completions: Vec::with_capacity(BATCH),
             has_freed: false,
+            is_lost: false,
         };
         // What is open is closed when this fails.
         this.open_queues(within(count + SENT, device.limits.max_cqe))?;
@@ -176,6 +179,9 @@ impl Endpoint {
     /// # Errors
     /// [`Fault`].
     pub(super) fn arm(&mut self) -> Result<(), Fault> {
+        if self.is_lost {
+            return Ok(());
+        }
         loop {
             let (mut cq, mut context): (_, *mut c_void) = (ptr::null_mut(), ptr::null_mut());
             // SAFETY:
@@ -261,24 +267,59 @@ impl Endpoint {
         silent.into_iter().for_each(|number| self.ask(number));
     }
 
-    /// Takes some of what has happened: for one context, and into the inboxes of the others.
+    /// Ends every connection, and takes no new one: a queue or the card is lost.
+    pub(super) fn lose(&mut self, fault: Fault) {
+        self.is_lost = true;
+        self.break_all(fault);
+    }
+
+    /// Ends every connection.
+    pub(super) fn break_all(&mut self, fault: Fault) {
+        let all: Vec<u32> = self.pairs.keys().copied().collect();
+        all.into_iter().for_each(|number| self.broke(number, fault));
+    }
+
+    /// Refuses a new connection.
     ///
     /// # Errors
-    /// [`Fault`]: the completion queue is lost.
-    pub(super) fn poll(
-        &mut self,
-        desk: &Arc<Desk>,
-        events: &mut Vec<Event>,
-    ) -> Result<bool, Fault> {
+    /// [`Fault`]: it is lost.
+    pub(super) fn is_usable(&self) -> Result<(), Fault> {
+        if self.is_lost { Err(LOST) } else { Ok(()) }
+    }
+
+    /// The card has said something.
+    pub(super) fn hear(&mut self, told: Told) {
+        match told {
+            Told::Pair(number, fault) => self.broke(number, fault),
+            Told::Queue(place, fault) if [self.cq.addr(), self.srq.addr()].contains(&place) => {
+                self.lose(fault);
+            }
+            Told::Queue(..) | Told::Port(_) | Told::Other => {}
+        }
+    }
+
+    /// Completions, as many as there is room for; none, once it is lost.
+    fn completed(&mut self, into: &mut [sys::Wc]) -> usize {
+        if self.is_lost {
+            return 0;
+        }
+        let most = c_int::try_from(into.len()).expect("a small number");
+        // SAFETY:
+        // - open; there is room for so many.
+        let count = unsafe { sys::calls::poll_cq(self.cq, most, into.as_mut_ptr()) };
+        usize::try_from(count).unwrap_or_else(|_| {
+            self.lose(LOST);
+            0
+        })
+    }
+
+    /// Takes some of what has happened: for one context, and into the inboxes of the others. Says whether there was something.
+    pub(super) fn poll(&mut self, desk: &Arc<Desk>, events: &mut Vec<Event>) -> bool {
         self.post_read();
         let mut completions = mem::take(&mut self.completions);
         completions.resize(BATCH, sys::Wc::default());
-        let most = c_int::try_from(BATCH).expect("a small number");
-        // SAFETY:
-        // - open; there is room for so many.
-        let count = unsafe { sys::calls::poll_cq(self.cq, most, completions.as_mut_ptr()) };
-        let found = usize::try_from(count);
-        for it in completions.iter().take(found.unwrap_or(0)) {
+        let found = self.completed(&mut completions);
+        for it in completions.iter().take(found) {
             if it.wr_id & RECEIVE == 0 {
                 self.sent(it, desk, events);
             } else {
@@ -293,7 +334,7 @@ impl Endpoint {
             let waiting = self.desks.iter().filter(|it| it.room.answers());
             waiting.for_each(|it| it.put(Event::Room));
         }
-        found.map(|it| it > 0).map_err(|_| Fault::Call("ibv_poll_cq", nix::libc::EIO))
+        found > 0
     }
 
     fn received(&mut self, it: &sys::Wc, desk: &Arc<Desk>, events: &mut Vec<Event>) {
@@ -389,6 +430,9 @@ impl Endpoint {
         self.receives[place] = Some(frame);
     }
 }
+
+/// What a connection is told that finds no queues.
+const LOST: Fault = Fault::Event("the queues of this process on the card are lost");
 
 /// Marks the numbers of receives.
 const RECEIVE: u64 = 1 << 63;

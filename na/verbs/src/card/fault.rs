@@ -16,6 +16,8 @@ pub(crate) enum Fault {
     Call(&'static str, i32),
     /// A completion's status (`ibv_wc_status`).
     Status(i32),
+    /// The card has said so by itself.
+    Event(&'static str),
 }
 
 impl Fault {
@@ -61,6 +63,7 @@ impl fmt::Display for Fault {
             Self::Call(call, number) => {
                 write!(out, "{call}: {}", io::Error::from_raw_os_error(*number))
             }
+            Self::Event(what) => out.write_str(what),
             Self::Status(status) => match STATUSES.iter().find(|(known, _)| known == status) {
                 Some((_, meaning)) => out.write_str(meaning),
                 None => write!(out, "an error of the card, status {status} of ibv_poll_cq(3)"),
@@ -78,6 +81,7 @@ impl From<Fault> for Error {
                 let locked = (is_memory && LOCKING.contains(&call)).then(limits::locked_memory);
                 locked.flatten().unwrap_or_else(|| limits::os_error(call, Errno::from_raw(number)))
             }
+            Fault::Event(_) => Self::os("ibv_get_async_event", io::Error::other(fault)),
             Fault::Status(_) => Self::os("ibv_poll_cq", io::Error::other(fault)),
         }
     }

@@ -8,10 +8,7 @@ use std::{
     fmt,
     net::IpAddr,
     os::fd::{AsRawFd as _, BorrowedFd, RawFd},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
@@ -22,7 +19,7 @@ use rdma_core_sys as sys;
 
 use crate::{
     card::{
-        Desk, Device, Event, Fault, Greeted,
+        Desk, Device, Event, Fault, Greeted, Told,
         endpoint::{Endpoint, Stock},
         frames::Frame,
         pair::{Cargo, Gauge, Post},
@@ -51,8 +48,6 @@ pub(crate) struct Hub {
     turn: Turn,
     submitted: SegQueue<Submission>,
     endpoint: Mutex<Endpoint>,
-    /// The completion queue is lost.
-    is_lost: AtomicBool,
     fd: RawFd,
 }
 
@@ -70,7 +65,6 @@ impl Hub {
             submitted: SegQueue::new(),
             fd: endpoint.fd().as_raw_fd(),
             endpoint: Mutex::new(endpoint),
-            is_lost: AtomicBool::new(false),
         }))
     }
 
@@ -106,6 +100,7 @@ impl Hub {
         ip: Option<IpAddr>,
     ) -> Result<(u32, Greeted), Error> {
         let mut endpoint = self.endpoint();
+        endpoint.is_usable()?;
         let line = endpoint.open_line(desk, place, true);
         match endpoint.offer(line, ip) {
             Ok(hello) => Ok((line, hello)),
@@ -126,6 +121,7 @@ impl Hub {
         hello: (&Greeted, Option<IpAddr>),
     ) -> Result<(u32, Greeted, Way), Error> {
         let mut endpoint = self.endpoint();
+        endpoint.is_usable()?;
         let line = endpoint.open_line(desk, place, false);
         match endpoint.greet(line, hello) {
             Ok((welcome, way)) => Ok((line, welcome, way)),
@@ -295,14 +291,12 @@ impl Hub {
         }
     }
 
-    /// Takes what has come for a context, and, if nobody else does, looks at the card for all. Says whether there was something.
-    ///
-    /// # Errors
-    /// The completion queue is lost.
-    pub(crate) fn poll(&self, desk: &Arc<Desk>, events: &mut Vec<Event>) -> Result<bool, Fault> {
+    /// Takes what has come for a context, and, if nobody else does, looks at the card for all. Says whether there was something. A frame among
+    /// it is one of this.
+    pub(crate) fn poll(&self, desk: &Arc<Desk>, events: &mut Vec<Event>) -> bool {
         if !self.turn.tries() {
             desk.take(events);
-            return self.is_there(!events.is_empty());
+            return !events.is_empty();
         }
         let mut endpoint = self.endpoint();
         // What others have found comes before what is found now.
@@ -310,19 +304,19 @@ impl Hub {
         let found = endpoint.poll(desk, events);
         self.serve(&mut endpoint);
         drop(endpoint);
-        if found.is_err() {
-            // Release: goes with `is_there`.
-            self.is_lost.store(true, Ordering::Release);
-        }
         desk.take(events);
-        Ok(found? || !events.is_empty())
+        found || !events.is_empty()
     }
 
-    fn is_there(&self, found: bool) -> Result<bool, Fault> {
-        match self.is_lost.load(Ordering::Acquire) {
-            true => Err(Fault::Call("ibv_poll_cq", nix::libc::EIO)),
-            false => Ok(found),
-        }
+    /// The card has said something.
+    pub(crate) fn hear(&self, told: Told) {
+        self.endpoint().hear(told);
+    }
+
+    /// Ends every connection; `is_lost`: and takes no new one.
+    pub(crate) fn cut(&self, fault: Fault, is_lost: bool) {
+        let mut endpoint = self.endpoint();
+        if is_lost { endpoint.lose(fault) } else { endpoint.break_all(fault) }
     }
 
     /// A message was read: its frame is used anew.
@@ -340,10 +334,10 @@ impl Hub {
         let mut endpoint = self.endpoint();
         endpoint.arm()?;
         desk.take(events);
-        let found = endpoint.poll(desk, events)?;
+        let found = endpoint.poll(desk, events);
         drop(endpoint);
         desk.take(events);
-        self.is_there(found || !events.is_empty())
+        Ok(found || !events.is_empty())
     }
 
     /// When a queue pair is given up.

@@ -10,6 +10,7 @@
 //! | [`endpoint`] | completion queue, shared receive queue, and all pairs of those that share them |
 //! | [`lines`] | connections over pairs: how they are met, and end |
 //! | [`hub`] | an endpoint that threads share |
+//! | [`events`] | what a card says that concerns no operation |
 //! | [`fault`] | what a call or a completion says |
 //!
 //! libibverbs takes calls from any thread; an endpoint is used by one at a time all the same.
@@ -18,6 +19,7 @@ mod chunk;
 mod desk;
 mod device;
 mod endpoint;
+mod events;
 mod fault;
 mod frames;
 mod hub;
@@ -27,6 +29,7 @@ mod registration;
 
 pub(crate) use desk::{Bytes, Desk, Event};
 pub(crate) use device::{Device, Found, Wanted, found};
+pub(crate) use events::Told;
 pub(crate) use fault::Fault;
 pub(crate) use frames::{FRAME, Frame};
 pub(crate) use hub::{Hub, Way};

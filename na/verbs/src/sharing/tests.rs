@@ -47,6 +47,8 @@ struct World {
     cut: BTreeSet<End>,
     /// An end that was dialling has hung up: others may have waited for its pair.
     was_abandoned: bool,
+    /// A port was lost: whoever has asked its process to close a pair waits in vain.
+    has_lost_port: bool,
     next: u32,
     taken: usize,
 }
@@ -65,6 +67,7 @@ impl World {
             joined: BTreeSet::new(),
             cut: BTreeSet::new(),
             was_abandoned: false,
+            has_lost_port: false,
             next: 100,
             taken: 0,
         }
@@ -152,6 +155,27 @@ impl World {
         let mut effects = Vec::new();
         self.processes[end.0].ended(end.1, is_cut, &mut effects);
         self.act(end.0, effects);
+    }
+
+    /// The port of a process is lost: every pair of it is in error.
+    fn lose_port(&mut self, process: usize) {
+        // Others may have waited for its pairs.
+        (self.was_abandoned, self.has_lost_port) = (true, true);
+        let all: Vec<Card> = self.cards.keys().copied().filter(|card| card.0 == process).collect();
+        for card in all {
+            let mut effects = Vec::new();
+            self.processes[process].broke(card.1, &mut effects);
+            self.act(process, effects);
+        }
+    }
+
+    /// What was awaited is awaited no longer.
+    fn give_up_waiting(&mut self) {
+        for (process, number) in self.cards.keys().copied().collect::<Vec<Card>>() {
+            let mut effects = Vec::new();
+            self.processes[process].late(number, &mut effects);
+            self.act(process, effects);
+        }
     }
 
     /// The next word of a card arrives.
@@ -301,7 +325,7 @@ proptest! {
     #[test]
     fn lines_open_carry_their_own_messages_and_leave_nothing_in_any_order(
         shares in any::<[bool; PROCESSES]>(),
-        moves in proptest::collection::vec((0_u8..10, 0_usize..5_000), 1..400),
+        moves in proptest::collection::vec((0_u8..12, 0_usize..5_000), 1..400),
     ) {
         let mut world = World::new(shares);
         for (kind, choice) in moves {
@@ -312,6 +336,8 @@ proptest! {
                     world.hang_up(lifeline, choice / 1_000 % 2, false);
                 }
                 2 => world.send_all(),
+                // One in ten of those that are drawn.
+                3 if choice % 10 == 0 => world.lose_port(choice / 10 % PROCESSES),
                 _ => drop(world.is_moved_by(choice)),
             }
         }
@@ -329,6 +355,9 @@ proptest! {
         for lifeline in 0..world.lifelines.len() {
             world.hang_up(lifeline, 0, false);
             world.settle();
+        }
+        if world.has_lost_port {
+            world.give_up_waiting();
         }
         prop_assert!(world.cards.is_empty(), "pairs are left: {world:?}");
         prop_assert!(world.processes.iter().all(|it| it.pairs.is_empty() && it.lines.is_empty()));

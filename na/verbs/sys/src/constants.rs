@@ -69,6 +69,27 @@ pub const SEND_SIGNALED: c_uint = 1 << 1;
 /// Its bytes are taken before the call returns (`IBV_SEND_INLINE`).
 pub const SEND_INLINE: c_uint = 1 << 3;
 
+/// A completion queue has overflowed (`IBV_EVENT_CQ_ERR`).
+pub const EVENT_CQ_ERR: c_int = 0;
+/// A queue pair is in error, and could not complete with it (`IBV_EVENT_QP_FATAL`).
+pub const EVENT_QP_FATAL: c_int = 1;
+/// A peer asked for what makes no sense (`IBV_EVENT_QP_REQ_ERR`).
+pub const EVENT_QP_REQ_ERR: c_int = 2;
+/// A peer asked for memory that it may not reach (`IBV_EVENT_QP_ACCESS_ERR`).
+pub const EVENT_QP_ACCESS_ERR: c_int = 3;
+/// The other path of a queue pair has failed (`IBV_EVENT_PATH_MIG_ERR`).
+pub const EVENT_PATH_MIG_ERR: c_int = 7;
+/// The card cannot be used any more (`IBV_EVENT_DEVICE_FATAL`).
+pub const EVENT_DEVICE_FATAL: c_int = 8;
+/// A port carries traffic (`IBV_EVENT_PORT_ACTIVE`).
+pub const EVENT_PORT_ACTIVE: c_int = 9;
+/// A port is down (`IBV_EVENT_PORT_ERR`).
+pub const EVENT_PORT_ERR: c_int = 10;
+/// A shared receive queue is in error (`IBV_EVENT_SRQ_ERR`).
+pub const EVENT_SRQ_ERR: c_int = 14;
+/// A queue pair in error takes nothing more of a shared receive queue (`IBV_EVENT_QP_LAST_WQE_REACHED`).
+pub const EVENT_QP_LAST_WQE_REACHED: c_int = 16;
+
 /// It went well (`IBV_WC_SUCCESS`).
 pub const WC_SUCCESS: c_int = 0;
 /// Given up since its queue pair is in error (`IBV_WC_WR_FLUSH_ERR`).

@@ -3,8 +3,8 @@
 use std::mem::{offset_of, size_of};
 
 use crate::{
-    AhAttr, CompChannel, Context, ContextOps, Cq, DeviceAttr, Gid, GlobalRoute, Mr, Pd, PortAttr,
-    Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr, Sge, Srq, SrqInitAttr, Wc,
+    AhAttr, AsyncEvent, CompChannel, Context, ContextOps, Cq, DeviceAttr, Gid, GlobalRoute, Mr, Pd,
+    PortAttr, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SendWr, Sge, Srq, SrqInitAttr, Wc,
 };
 
 /// One structure.
@@ -54,6 +54,7 @@ layouts! {
     Pd = "ibv_pd" (cut) { context 0 }
     ContextOps = "ibv_context_ops" 256 { poll_cq 88, req_notify_cq 96, post_srq_recv 160, post_send 200 }
     Context = "ibv_context" (cut) { device 0, ops 8, cmd_fd 264, async_fd 268 }
+    AsyncEvent = "ibv_async_event" 16 { element 0, event_type 8 }
     CompChannel = "ibv_comp_channel" 16 { context 0, fd 8, refcnt 12 }
     Cq = "ibv_cq" (cut) { context 0, channel 8 }
     Srq = "ibv_srq" (cut) { context 0 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    CompChannel, Context, Cq, Device, DeviceAttr, Gid, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
-    Srq, SrqInitAttr,
+    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, Mr, Pd, PortAttr, Qp, QpAttr,
+    QpInitAttr, Srq, SrqInitAttr,
 };
 
 /// Names a library file to be loaded instead of `libibverbs.so.1`.
@@ -52,6 +52,8 @@ functions! {
     destroy_cq: fn(*mut Cq) -> c_int;
     get_cq_event: fn(*mut CompChannel, *mut *mut Cq, *mut *mut c_void) -> c_int;
     ack_cq_events: fn(*mut Cq, c_uint);
+    get_async_event: fn(*mut Context, *mut AsyncEvent) -> c_int;
+    ack_async_event: fn(*mut AsyncEvent);
     create_srq: fn(*mut Pd, *mut SrqInitAttr) -> *mut Srq;
     destroy_srq: fn(*mut Srq) -> c_int;
     create_qp: fn(*mut Pd, *mut QpInitAttr) -> *mut Qp;

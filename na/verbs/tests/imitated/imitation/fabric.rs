@@ -1,8 +1,9 @@
 //! The table of all cards: registrations, queues, queue pairs, and what is delivered when.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     ffi::c_int,
+    io::Read as _,
     os::{
         fd::{AsRawFd as _, RawFd},
         unix::net::UnixStream,
@@ -10,6 +11,7 @@ use std::{
     ptr, slice,
 };
 
+use nix::errno::Errno;
 use rdma_core_sys as sys;
 
 /// The peer has not registered the memory for it (`IBV_WC_REM_ACCESS_ERR`).
@@ -83,6 +85,20 @@ pub(super) struct Queue {
     completions: VecDeque<sys::Wc>,
     channel: RawFd,
     is_armed: bool,
+    is_failing: bool,
+    /// Of its card.
+    events: RawFd,
+}
+
+/// A card as somebody has opened it.
+#[derive(Debug)]
+struct Opened {
+    card: usize,
+    /// What is readable when there are events, and what makes it so.
+    ends: (UnixStream, UnixStream),
+    /// Kinds, and what each concerns.
+    events: VecDeque<(c_int, usize)>,
+    is_removed: bool,
 }
 
 #[derive(Debug)]
@@ -93,6 +109,8 @@ struct Pair {
     state: c_int,
     other: u32,
     queue: VecDeque<Queued>,
+    /// Of its card; and its own handle.
+    named: (RawFd, usize),
 }
 
 #[derive(Debug, Default)]
@@ -104,6 +122,10 @@ pub(super) struct Fabric {
     pub(super) queues: HashMap<usize, Queue>,
     pub(super) receives: HashMap<usize, Receives>,
     pairs: HashMap<u32, Pair>,
+    /// Cards that are open, by the descriptors of their events.
+    opened: HashMap<RawFd, Opened>,
+    /// Cards whose port is down.
+    down: HashSet<usize>,
     /// Cards of protection domains.
     cards: HashMap<usize, usize>,
     /// By card: posts, and completions of them.
@@ -116,6 +138,88 @@ impl Fabric {
     fn next(&mut self) -> u32 {
         self.last += 1;
         self.last
+    }
+
+    pub(super) fn open_card(&mut self, card: usize) -> RawFd {
+        let ends = UnixStream::pair().expect("two descriptors");
+        let fd = ends.0.as_raw_fd();
+        let (events, is_removed) = (VecDeque::new(), false);
+        self.opened.insert(fd, Opened { card, ends, events, is_removed });
+        fd
+    }
+
+    pub(super) fn close_card(&mut self, fd: RawFd) {
+        self.opened.remove(&fd);
+    }
+
+    /// The next event of an opened card.
+    pub(super) fn next_event(&mut self, fd: RawFd) -> Result<(c_int, usize), Errno> {
+        let opened = self.opened.get_mut(&fd).expect("open");
+        match opened.events.pop_front() {
+            Some(event) => {
+                (&opened.ends.0).read_exact(&mut [0]).expect("one for each event");
+                Ok(event)
+            }
+            None if opened.is_removed => Err(Errno::EIO),
+            None => Err(Errno::EAGAIN),
+        }
+    }
+
+    /// Tells those who have opened a card, and fit, of something.
+    fn tell(&mut self, is_told: impl Fn(RawFd, &Opened) -> bool, event: (c_int, usize)) {
+        for (_, opened) in self.opened.iter_mut().filter(|(fd, opened)| is_told(**fd, opened)) {
+            opened.events.push_back(event);
+            super::ring(&opened.ends.1);
+        }
+    }
+
+    pub(super) fn set_port(&mut self, card: usize, is_up: bool) {
+        let kind = if is_up { sys::EVENT_PORT_ACTIVE } else { sys::EVENT_PORT_ERR };
+        self.down.remove(&card);
+        if !is_up {
+            self.down.insert(card);
+        }
+        self.tell(|_, opened| opened.card == card, (kind, 1));
+        let all: Vec<u32> = self.pairs.keys().copied().collect();
+        all.into_iter().for_each(|number| self.run(number));
+    }
+
+    pub(super) fn remove(&mut self, card: usize) {
+        self.tell(|_, opened| opened.card == card, (sys::EVENT_DEVICE_FATAL, 0));
+        let opened = self.opened.values_mut().filter(|opened| opened.card == card);
+        opened.for_each(|opened| opened.is_removed = true);
+    }
+
+    pub(super) fn tell_of_pair(&mut self, card: usize, kind: c_int) -> bool {
+        let of_card = self.pairs.iter().filter(|(_, pair)| self.cards[&pair.pd] == card);
+        let Some((_, pair)) = of_card.min_by_key(|(number, _)| **number) else { return false };
+        let (events, handle) = pair.named;
+        self.tell(|fd, _| fd == events, (kind, handle));
+        true
+    }
+
+    pub(super) fn lose_queues(&mut self, card: usize) {
+        let all: Vec<_> = self.queues.iter().map(|(cq, queue)| (*cq, queue.events)).collect();
+        for (cq, events) in all {
+            let is_told = |fd, opened: &Opened| fd == events && opened.card == card;
+            self.tell(is_told, (sys::EVENT_CQ_ERR, cq));
+        }
+    }
+
+    pub(super) fn fail_polls(&mut self, card: usize) {
+        let opened = &self.opened;
+        let of_card = self.queues.values_mut().filter(|queue| opened[&queue.events].card == card);
+        of_card.for_each(|queue| queue.is_failing = true);
+    }
+
+    pub(super) fn name_pair(&mut self, number: u32, named: (RawFd, usize)) {
+        self.pairs.get_mut(&number).expect("there").named = named;
+    }
+
+    /// Whether a port at either end is down.
+    fn is_down(&self, pair: &Pair) -> bool {
+        let is_down = |pair: &Pair| self.down.contains(&self.cards[&pair.pd]);
+        is_down(pair) || self.pairs.get(&pair.other).is_some_and(is_down)
     }
 
     pub(super) fn open_domain(&mut self, pd: usize, card: usize) {
@@ -134,6 +238,27 @@ impl Fabric {
         self.pairs.get_mut(&number).expect("there").state = sys::QPS_ERR;
         self.run(number);
         true
+    }
+
+    pub(super) fn pairs_of(&self, card: usize) -> Vec<u32> {
+        let of_card = self.pairs.iter().filter(|(_, pair)| self.cards[&pair.pd] == card);
+        let mut all: Vec<u32> = of_card.map(|(number, _)| *number).collect();
+        all.sort_unstable();
+        all
+    }
+
+    pub(super) fn say_to(&mut self, to: u32, word: u32, bytes: &[u8]) -> bool {
+        let Some(from) = self.pairs.get(&to).map(|pair| pair.other) else { return false };
+        let queued = Queued {
+            id: 0,
+            opcode: sys::WR_SEND_WITH_IMM,
+            is_signalled: false,
+            word: word.to_be(),
+            remote: (0, 0),
+            taken: Some(bytes.to_vec()),
+            run: None,
+        };
+        self.deliver((from, to), &queued) == Some(sys::WC_SUCCESS)
     }
 
     fn count(&mut self, pd: usize) -> &mut (u64, u64) {
@@ -157,15 +282,16 @@ impl Fabric {
         fd
     }
 
-    pub(super) fn open_queue(&mut self, cq: usize, channel: RawFd) {
+    pub(super) fn open_queue(&mut self, cq: usize, channel: RawFd, events: RawFd) {
         let completions = VecDeque::new();
-        self.queues.insert(cq, Queue { completions, channel, is_armed: false });
+        self.queues
+            .insert(cq, Queue { completions, channel, is_armed: false, is_failing: false, events });
     }
 
     pub(super) fn open_pair(&mut self, pd: usize, cq: usize, srq: usize) -> u32 {
         let number = self.next();
         let (state, other, queue) = (0, 0, VecDeque::new());
-        self.pairs.insert(number, Pair { pd, cq, srq, state, other, queue });
+        self.pairs.insert(number, Pair { pd, cq, srq, state, other, queue, named: (-1, 0) });
         number
     }
 
@@ -208,9 +334,14 @@ impl Fabric {
         others.into_iter().for_each(|other| self.run(other));
     }
 
-    pub(super) fn poll(&mut self, cq: usize, most: usize) -> Vec<sys::Wc> {
-        let queue = &mut self.queues.get_mut(&cq).expect("open").completions;
-        queue.drain(..most.min(queue.len())).collect()
+    /// `None`: it fails. That of a card which was removed is as it was.
+    pub(super) fn poll(&mut self, cq: usize, most: usize) -> Option<Vec<sys::Wc>> {
+        let queue = self.queues.get_mut(&cq).expect("open");
+        if queue.is_failing {
+            return None;
+        }
+        let queue = &mut queue.completions;
+        Some(queue.drain(..most.min(queue.len())).collect())
     }
 
     pub(super) fn arm(&mut self, cq: usize) {
@@ -249,7 +380,8 @@ impl Fabric {
 
     /// Delivers what can be, in order.
     fn run(&mut self, number: u32) {
-        while let Some(pair) = self.pairs.get_mut(&number)
+        while self.pairs.get(&number).is_some_and(|pair| !self.is_down(pair))
+            && let Some(pair) = self.pairs.get_mut(&number)
             && pair.state >= sys::QPS_RTS
             && let Some(queued) = pair.queue.pop_front()
         {

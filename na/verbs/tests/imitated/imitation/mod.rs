@@ -23,7 +23,15 @@ use fabric::{Fabric, Queued, Run};
 static FABRIC: Mutex<Option<Fabric>> = Mutex::new(None);
 
 /// Cards, and the last byte of their addresses in 127.0.0.0/8.
-const CARDS: [(&std::ffi::CStr, u8); 3] = [(c"imitated0", 1), (c"imitated1", 2), (c"imitated2", 3)];
+const CARDS: [(&std::ffi::CStr, u8); 7] = [
+    (c"imitated0", 1),
+    (c"imitated1", 2),
+    (c"imitated2", 3),
+    (c"imitated3", 4),
+    (c"imitated4", 5),
+    (c"imitated5", 6),
+    (c"imitated6", 7),
+];
 
 /// What there is of an opened card.
 const OPS: sys::ContextOps = sys::ContextOps {
@@ -57,6 +65,8 @@ pub(crate) static LIBRARY: sys::Library = sys::Library {
     destroy_cq,
     get_cq_event,
     ack_cq_events,
+    get_async_event,
+    ack_async_event,
     create_srq,
     destroy_srq,
     create_qp,
@@ -82,6 +92,41 @@ pub(crate) fn moved(card: usize) -> (u64, u64) {
 /// Puts the oldest queue pair of a card in error; `false`: there is none.
 pub(crate) fn break_pair(card: usize) -> bool {
     with(|fabric| fabric.break_pair(card))
+}
+
+/// Takes a card's port down, or up again, and tells of it. While it is down nothing is delivered from it or to it.
+pub(crate) fn set_port(card: usize, is_up: bool) {
+    with(|fabric| fabric.set_port(card, is_up));
+}
+
+/// Removes a card from those who have opened it.
+pub(crate) fn remove(card: usize) {
+    with(|fabric| fabric.remove(card));
+}
+
+/// Tells of an event of the oldest queue pair of a card; `false`: there is none.
+pub(crate) fn tell_of_pair(card: usize, kind: c_int) -> bool {
+    with(|fabric| fabric.tell_of_pair(card, kind))
+}
+
+/// From now on the completion queues of a card cannot be polled.
+pub(crate) fn fail_polls(card: usize) {
+    with(|fabric| fabric.fail_polls(card));
+}
+
+/// Tells of an event of each completion queue of a card, which is lost.
+pub(crate) fn lose_queues(card: usize) {
+    with(|fabric| fabric.lose_queues(card));
+}
+
+/// The queue pairs of a card, oldest first.
+pub(crate) fn pairs(card: usize) -> Vec<u32> {
+    with(|fabric| fabric.pairs_of(card))
+}
+
+/// Delivers a message to a queue pair, as if the other end had sent it; `false`: there is no room for it, or no such end.
+pub(crate) fn say_to(pair: u32, word: u32, bytes: &[u8]) -> bool {
+    with(|fabric| fabric.say_to(pair, word, bytes))
 }
 
 fn with<T>(act: impl FnOnce(&mut Fabric) -> T) -> T {
@@ -130,12 +175,40 @@ unsafe extern "C" fn get_device_name(device: *mut sys::Device) -> *const c_char 
 }
 
 unsafe extern "C" fn open_device(device: *mut sys::Device) -> *mut sys::Context {
-    handle(sys::Context { device, ops: OPS, cmd_fd: -1, async_fd: -1 })
+    let async_fd = with(|fabric| fabric.open_card(device.addr() - 1));
+    handle(sys::Context { device, ops: OPS, cmd_fd: -1, async_fd })
 }
 
-unsafe extern "C" fn close_device(_context: *mut sys::Context) -> c_int {
+unsafe extern "C" fn close_device(context: *mut sys::Context) -> c_int {
+    with(|fabric| fabric.close_card(events_of(context)));
     0
 }
+
+/// What names an opened card.
+fn events_of(context: *mut sys::Context) -> std::os::fd::RawFd {
+    // SAFETY:
+    // - opened, and never freed.
+    unsafe { (*context).async_fd }
+}
+
+unsafe extern "C" fn get_async_event(
+    context: *mut sys::Context,
+    into: *mut sys::AsyncEvent,
+) -> c_int {
+    match with(|fabric| fabric.next_event(events_of(context))) {
+        Ok((event_type, element)) => {
+            let element = ptr::with_exposed_provenance_mut(element);
+            fill(into, sys::AsyncEvent { element, event_type });
+            0
+        }
+        Err(error) => {
+            error.set();
+            -1
+        }
+    }
+}
+
+unsafe extern "C" fn ack_async_event(_event: *mut sys::AsyncEvent) {}
 
 unsafe extern "C" fn query_device(_: *mut sys::Context, attr: *mut sys::DeviceAttr) -> c_int {
     // SAFETY:
@@ -226,10 +299,11 @@ unsafe extern "C" fn create_cq(
     _vector: c_int,
 ) -> *mut sys::Cq {
     let cq = handle(sys::Cq { context, channel });
+    let events = events_of(context);
     // SAFETY:
     // - made above, and never freed.
     let fd = unsafe { (*channel).fd };
-    with(|fabric| fabric.open_queue(cq.addr(), fd));
+    with(|fabric| fabric.open_queue(cq.addr(), fd, events));
     cq
 }
 
@@ -270,7 +344,7 @@ unsafe extern "C" fn destroy_srq(srq: *mut sys::Srq) -> c_int {
 unsafe extern "C" fn create_qp(pd: *mut sys::Pd, attr: *mut sys::QpInitAttr) -> *mut sys::Qp {
     let given = passed(attr);
     let qp_num = with(|fabric| fabric.open_pair(pd.addr(), given.send_cq.addr(), given.srq.addr()));
-    handle(sys::Qp {
+    let qp = handle(sys::Qp {
         context: passed(pd.cast_const().cast()),
         qp_context: ptr::null_mut(),
         pd,
@@ -279,7 +353,10 @@ unsafe extern "C" fn create_qp(pd: *mut sys::Pd, attr: *mut sys::QpInitAttr) -> 
         srq: given.srq,
         handle: qp_num,
         qp_num,
-    })
+    });
+    let events = events_of(passed(pd.cast_const().cast()));
+    with(|fabric| fabric.name_pair(qp_num, (events, qp.expose_provenance())));
+    qp
 }
 
 fn number(qp: *mut sys::Qp) -> u32 {
@@ -301,7 +378,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut sys::Qp) -> c_int {
 
 unsafe extern "C" fn poll_cq(cq: *mut sys::Cq, count: c_int, into: *mut sys::Wc) -> c_int {
     let most = usize::try_from(count).expect("no negative number");
-    let taken = with(|fabric| fabric.poll(cq.addr(), most));
+    let Some(taken) = with(|fabric| fabric.poll(cq.addr(), most)) else { return -1 };
     for (place, completion) in taken.iter().enumerate() {
         fill(into.wrapping_add(place), *completion);
     }
