@@ -5,6 +5,8 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+#[path = "device/kills.rs"]
+mod kills;
 #[path = "device/ports.rs"]
 mod ports;
 

@@ -17,7 +17,7 @@ use watchdog::in_time;
 
 use super::DEVICES;
 
-type End = (Arc<dyn Domain>, Box<dyn Context>);
+pub(super) type End = (Arc<dyn Domain>, Box<dyn Context>);
 
 const LEN: u64 = 100_000;
 
