@@ -66,7 +66,8 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let (mut victim, mut good) = (End::open("verbs://imitated0"), End::open("verbs://imitated1"));
+        let (mut victim, mut good) =
+            (End::open("verbs://imitated0"), End::open("verbs://imitated1"));
         let there = good.context.lookup(victim.context.address()).expect("an address");
         good.calls(there, &mut victim);
         Self { victim, good, there, bad: None, line: GOOD }
