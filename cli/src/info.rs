@@ -1,9 +1,13 @@
 //! `hydrargyrum info`: which offers were asked for, and how it ends.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
-use hg::Offer;
+use hg::{
+    Offer,
+    visor::{NAME, Question, ask},
+};
+use serde_json::Value;
 
 use crate::{
     cli::{Wrong, print},
@@ -26,7 +30,7 @@ Each URL that is listed as available was opened once, as a listening engine is.
 The first of a scheme is what the scheme alone (`ofi+tcp://`) opens.
 
 Keys of --json, one object for each offer, in a stable order:
-  plugin    the transport: sm, tcp, ofi, route
+  plugin    the transport: sm, tcp, ofi, route, visor
   url       what opens it
   settings  settings to be given besides (Builder::setting): names and values
   provider  libfabric's provider with its layers, or null
@@ -39,7 +43,10 @@ Keys of --json, one object for each offer, in a stable order:
   facts     whatever else is known: names and texts, as in the table
 
 Exit status: 0 if something of what was asked for is available, 1 if nothing is,
-2 if the command line is wrong. HG_LIBFABRIC names another libfabric's file.";
+2 if the command line is wrong. HG_LIBFABRIC names another libfabric's file, HG_VISOR another daemon.";
+
+/// Time until a daemon that does not answer is given up.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Info {
     /// Prints what was asked for.
@@ -47,7 +54,7 @@ impl Info {
     /// # Errors
     /// When it names nothing that could be offered.
     pub(crate) fn run(&self) -> Result<ExitCode, Wrong> {
-        let all = hg::offers();
+        let all: Vec<Offer> = hg::offers().into_iter().map(with_daemon).collect();
         let offers = match &self.url {
             None => all,
             Some(asked) => {
@@ -68,6 +75,23 @@ impl Info {
         let any = offers.iter().any(Offer::is_available);
         Ok(if any { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+}
+
+/// What the daemon says of itself, where the offer goes through it: its address in the network, and its counts and limits as facts.
+fn with_daemon(mut offer: Offer) -> Offer {
+    if offer.plugin != "visor" || !offer.is_available() {
+        return offer;
+    }
+    let name = std::env::var("HG_VISOR").unwrap_or_else(|_| NAME.to_owned());
+    let answer = ask(&name, Question::Status, PATIENCE).map(|it| it.text).unwrap_or_default();
+    let status: Value = serde_json::from_str(&answer).unwrap_or_default();
+    offer.address = status["address"].as_str().map(str::to_owned);
+    for (name, value) in status.as_object().into_iter().flatten().filter(|(_, it)| !it.is_string())
+    {
+        offer.facts.insert(name.clone(), value.to_string());
+    }
+    offer.facts.insert("daemon".to_owned(), name);
+    offer
 }
 
 /// Whether an offer is of the plugin or the scheme, or its URL begins so.

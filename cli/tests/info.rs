@@ -212,3 +212,33 @@ fn a_reader_who_has_seen_enough_is_no_error_and_a_full_disk_is() {
     assert_eq!(full.status.code(), Some(1));
     assert!(String::from_utf8(full.stderr).unwrap().starts_with("hydrargyrum: standard output"));
 }
+
+#[test]
+fn a_daemon_that_answers_is_shown_with_its_network_its_limits_and_its_applications() {
+    let mut config = hg_visor::Config::over("tcp://127.0.0.1:0");
+    config.name = format!("info-{}", std::process::id());
+    config.connections = 77;
+    let name = config.name.clone();
+    let mut daemon = hg_visor::Daemon::open(config).expect("it opens");
+    let (address, stopper) = (daemon.address().to_string(), daemon.stopper());
+    let serves = std::thread::spawn(move || daemon.run());
+    let all = lines(&printed(hg(&["info", "--json", "visor"]).env("HG_VISOR", &name), 0));
+    let table = printed(hg(&["info", "visor"]).env("HG_VISOR", &name), 0);
+    stopper.stop();
+    serves.join().expect("it does not panic").expect("it serves");
+    assert_eq!((all.len(), text(&all[0], "address")), (1, &*address), "{all:?}");
+    let facts = &all[0]["facts"];
+    assert_eq!((text(facts, "max_connections"), text(facts, "daemon")), ("77", &*name), "{facts}");
+    assert!(table.contains("visor://") && table.contains("applications"), "{table}");
+}
+
+#[test]
+fn without_a_daemon_its_transport_is_missing_with_what_to_do() {
+    let nobody = "no-daemon-of-this-name";
+    let all = lines(&printed(hg(&["info", "--json", "visor"]).env("HG_VISOR", nobody), 1));
+    let missing = text(&all[0], "missing");
+    assert!(
+        all.len() == 1 && missing.contains(nobody) && missing.contains("HG_VISOR"),
+        "{missing}"
+    );
+}

@@ -46,6 +46,9 @@ pub struct Config {
     /// Other users that may connect, or shares and limits of any.
     #[serde(default, rename = "user")]
     pub users: Vec<User>,
+    /// The socket where applications come, if whoever starts it has made that already.
+    #[serde(skip)]
+    pub listen_fd: Option<i32>,
 }
 
 /// A user of the node's.
@@ -84,6 +87,7 @@ impl Config {
             max_applications: count(),
             connections: count(),
             users: Vec::new(),
+            listen_fd: None,
         }
     }
 

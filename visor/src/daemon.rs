@@ -40,6 +40,8 @@ const LATE: Duration = Duration::from_micros(400);
 const AT_ONCE: u32 = 512;
 /// Looks whether all has left, when it ends.
 const FLUSH_LOOK: Duration = Duration::from_millis(10);
+/// So long what has not left may take when it ends: somebody may not take it.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// Which of its two contexts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +79,8 @@ pub struct Daemon {
     /// Of both sides.
     waiter: Arc<dyn Waiter>,
     stop: Arc<AtomicBool>,
+    /// When what is left is ended.
+    end: Option<Instant>,
     batch: Vec<Completion>,
 }
 
@@ -115,12 +119,17 @@ impl Daemon {
         if let Some(allowed) = config.allowed() {
             options = options.with("allow-uid", &allowed);
         }
+        if let Some(fd) = config.listen_fd {
+            options = options.with("listen-fd", &fd.to_string());
+        }
         let url = Address::new(&format!("sm://{}", config.name))?;
         let local = SmPlugin.open(&url, &options)?.context_in(0, network.waiter().host()?)?;
         let waiter = local.waiter();
         let address = network.address().clone();
+        let mut switch = Switch::new(address.clone(), Some(nix::unistd::geteuid().as_raw()));
+        switch.limits = [config.max_applications, config.connections];
         Ok(Self {
-            switch: Switch::new(address.clone(), Some(nix::unistd::geteuid().as_raw())),
+            switch,
             config,
             local: Side { context: local, parties: FxHashMap::default() },
             network: Side { context: network, parties: FxHashMap::default() },
@@ -128,6 +137,7 @@ impl Daemon {
             address,
             waiter,
             stop: Arc::default(),
+            end: None,
             batch: Vec::new(),
         })
     }
@@ -153,6 +163,9 @@ impl Daemon {
         // Acquire: pairs with the store of whoever stops it.
         while !self.stop.load(Ordering::Acquire) {
             let now = Instant::now();
+            if self.end.is_some_and(|end| end <= now) {
+                return self.flush();
+            }
             if self.round(now)? {
                 moved_at = now;
             } else if self.switch.is_drained() {
@@ -165,7 +178,7 @@ impl Daemon {
                 at_once = if now.elapsed() > LATE { AT_ONCE } else { 0 };
             } else if !self.switch.is_ready() {
                 at_once = at_once.saturating_sub(1);
-                self.sleep(None)?;
+                self.sleep(self.end.map(|end| end.saturating_duration_since(now)))?;
             }
         }
         Ok(())
@@ -268,6 +281,9 @@ impl Daemon {
                     side.parties.insert(peer, None);
                     side.context.forget(peer);
                 }
+                Effect::EndWithin(ms) => {
+                    self.end = Instant::now().checked_add(Duration::from_millis(ms));
+                }
             }
         }
         moved
@@ -331,13 +347,17 @@ impl Daemon {
         self.waiter.wait([left, limit].into_iter().flatten().min())
     }
 
-    /// What was sent arrives, although this process ends.
+    /// Ends what is left. What was sent arrives, although this process ends.
     fn flush(&mut self) -> Result<(), Error> {
+        self.switch.end();
         let (mut local, mut network) = (false, false);
+        let end = Instant::now() + FLUSH_MAX;
         // Acquire: as in `run`.
-        while !(local && network || self.stop.load(Ordering::Acquire)) {
-            local = local || self.local.context.flush();
-            network = network || self.network.context.flush();
+        while !(local && network || self.stop.load(Ordering::Acquire)) && Instant::now() < end {
+            // What waits here is handed over first.
+            let is_handed = self.switch.bytes() == 0;
+            local = local || is_handed && self.local.context.flush();
+            network = network || is_handed && self.network.context.flush();
             if !self.round(Instant::now())? {
                 self.sleep(Some(FLUSH_LOOK))?;
             }

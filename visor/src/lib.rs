@@ -28,5 +28,5 @@ pub use daemon::{Daemon, Stopper};
 #[cfg(all(feature = "daemon", any(test, feature = "fuzzing")))]
 pub use machine::{fuzz_applications, fuzz_daemons};
 pub use plugin::VisorPlugin;
-pub use question::{Question, ask};
+pub use question::{Answer, Question, ask};
 pub use settings::NAME;

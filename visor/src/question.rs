@@ -5,32 +5,51 @@ use std::time::{Duration, Instant};
 use hg_na::{Address, Completion, Error, GoneReason, Op, OpenOptions, Plugin, QUIET};
 use hg_na_sm::SmPlugin;
 
-use crate::wire::{Header, Kind};
+use crate::{
+    settings::{ALLOW_UID, ROOT},
+    wire::{Header, Kind},
+};
 
 /// What a daemon can be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
     /// What it does: JSON.
     Status,
-    /// To take nothing new, and to end when nothing is left.
-    Drain,
+    /// To take nothing new, and to end when nothing is left. With a limit, what is left then is ended, and the answer comes at the end.
+    Drain {
+        /// The limit.
+        within: Option<Duration>,
+    },
 }
 
-/// Asks the daemon of this name, and waits for its answer.
+/// What a daemon has answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// In its words.
+    pub text: String,
+    /// It did as it was asked, and ended nothing by force.
+    pub is_well: bool,
+}
+
+/// Asks the daemon of this name, and waits for its answer: `patience`, and the limit that it was given.
 ///
 /// # Errors
 /// [`Error::Missing`] where there is none, or it does not answer within `patience`; those of `sm`.
-pub fn ask(name: &str, question: Question, patience: Duration) -> Result<String, Error> {
-    let mut local = SmPlugin.open(&Address::new("sm://")?, &OpenOptions::default())?.context(0)?;
+pub fn ask(name: &str, question: Question, patience: Duration) -> Result<Answer, Error> {
+    let options = OpenOptions::default().with("regions", "off").with(ALLOW_UID, ROOT);
+    let mut local = SmPlugin.open(&Address::new("sm://")?, &options)?.context(0)?;
     let daemon = Address::new(&format!("sm://{name}"))?;
     let to = local.lookup(&daemon)?;
-    let kind = match question {
-        Question::Status => Kind::Status,
-        Question::Drain => Kind::Drain,
+    let (kind, within) = match question {
+        Question::Status => (Kind::Status, None),
+        Question::Drain { within } => (Kind::Drain, within),
     };
-    let message = Header::new(kind, 0, 0).frame(&[]);
+    let word = within.map_or(0, |it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX).max(1));
+    let message = Header::new(kind, 0, word).frame(&[]);
     local.post(QUIET, Op::SendUnexpected { to, message }).map_err(|rejected| rejected.error)?;
-    let (end, waiter) = (Instant::now() + patience, local.waiter());
+    let patience = patience.saturating_add(within.unwrap_or_default());
+    let end = Instant::now().checked_add(patience).unwrap_or_else(Instant::now);
+    let waiter = local.waiter();
     let mut done = Vec::new();
     loop {
         let now = Instant::now();
@@ -52,10 +71,10 @@ pub fn ask(name: &str, question: Question, patience: Duration) -> Result<String,
     }
 }
 
-fn report(frame: &[u8]) -> Result<String, Error> {
+fn report(frame: &[u8]) -> Result<Answer, Error> {
     match Header::decode(frame) {
-        Ok((Header { kind: Kind::Report, .. }, text)) => {
-            Ok(String::from_utf8_lossy(text).into_owned())
+        Ok((Header { kind: Kind::Report, word, .. }, text)) => {
+            Ok(Answer { text: String::from_utf8_lossy(text).into_owned(), is_well: word == 0 })
         }
         _ => Err(Error::missing("what answers is no daemon hg-visor")),
     }

@@ -20,7 +20,7 @@ use hg_na::{
 use hg_na_sm::SmPlugin;
 
 use crate::{
-    settings::{ALLOW_UID, Settings},
+    settings::{ALLOW_UID, ROOT, Settings},
     wire::{Header, Hello, Kind, Refusal},
 };
 
@@ -70,10 +70,9 @@ pub(crate) struct Session {
 /// Those of `sm`.
 pub(crate) fn local_domain(settings: &Settings) -> Result<Arc<dyn Domain>, Error> {
     // Applications' memory is registered in their own domains.
-    let mut options = OpenOptions::default().with("regions", "off");
-    if let Some(allowed) = &settings.allow_uid {
-        options = options.with(ALLOW_UID, allowed);
-    }
+    let allowed = settings.allow_uid.iter().map(String::as_str).chain([ROOT]);
+    let allowed = allowed.collect::<Vec<_>>().join(",");
+    let options = OpenOptions::default().with("regions", "off").with(ALLOW_UID, &allowed);
     SmPlugin.open(&Address::new("sm://")?, &options)
 }
 

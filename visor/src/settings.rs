@@ -20,6 +20,8 @@ const DAEMON: &str = "daemon";
 const DAEMON_ENV: &str = "HG_VISOR";
 /// Setting: as of `sm`, where the daemon is another user's.
 pub(crate) const ALLOW_UID: &str = "allow-uid";
+/// Who may have made a daemon's socket, besides one's own user: whoever starts it (`hg-visor.socket`), and may do anything anyway.
+pub(crate) const ROOT: &str = "0";
 /// Setting: milliseconds until a daemon that does not answer is given up.
 const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

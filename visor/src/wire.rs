@@ -55,9 +55,9 @@ pub(crate) enum Kind {
     Close,
     /// Asks for a report.
     Status,
-    /// Asks for an end in good order.
+    /// Asks for an end in good order, in so many milliseconds at most; 0: in its own time.
     Drain,
-    /// Text for whoever has asked.
+    /// Text for whoever has asked; a word of 1: it is not as he wanted it.
     Report,
 }
 

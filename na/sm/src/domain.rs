@@ -40,7 +40,11 @@ impl Shared {
         let name = Name::from_url(url)?;
         let settings = Settings::read(&options.settings)?;
         // A name in use is an error of opening, not of the first context.
-        let first = if options.listen { Some(Listener::bind(&name, 0)?) } else { None };
+        let first = match settings.listen_fd {
+            _ if !options.listen => None,
+            Some(fd) => Some(Listener::adopt(&name, fd)?),
+            None => Some(Listener::bind(&name, 0)?),
+        };
         let incarnation = random()?;
         Signals::of_process()?.queue(); // What it costs is there before the first peer.
         let guard = Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?);

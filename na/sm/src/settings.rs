@@ -1,6 +1,6 @@
 //! What a domain can be told when it is opened, and the plugin's fixed limits.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, os::fd::RawFd, time::Duration};
 
 use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
 use hg_na_parts::Reader;
@@ -9,7 +9,10 @@ use crate::{
     arena::MESSAGE_MAX,
     connection::QUEUE_DEPTH,
     link::{ANSWERS, CONTROL_MAX, REQUESTS, SHORT},
-    rendezvous::policy::{ALLOW_UID, Policy},
+    rendezvous::{
+        policy::{ALLOW_UID, Policy},
+        socket::{LISTEN_FD, bad_listen_fd},
+    },
 };
 
 /// Setting: milliseconds until a peer that does not answer the handshake is given up.
@@ -39,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) max_peers: usize,
     pub(crate) cma: bool,
     pub(crate) regions: bool,
+    pub(crate) listen_fd: Option<RawFd>,
 }
 
 impl Settings {
@@ -47,11 +51,17 @@ impl Settings {
     /// # Errors
     /// [`Error::BadSetting`] for a name or a value that is not taken.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
-        let known = [ALLOW_UID, CMA, CONNECT_TIMEOUT_MS, MAX_PEERS, REGIONS];
+        let known = [ALLOW_UID, CMA, CONNECT_TIMEOUT_MS, LISTEN_FD, MAX_PEERS, REGIONS];
         let reader = Reader::new("sm", &known, settings)?;
+        let regions = reader.switch(REGIONS, "on", "off", true)?;
+        let listen_fd = reader.text(LISTEN_FD).map(|text| {
+            let fd = text.parse().ok().filter(|_| !regions);
+            fd.ok_or_else(|| bad_listen_fd("it takes a number, with `regions` off"))
+        });
         Ok(Self {
             cma: reader.switch(CMA, "auto", "off", true)?,
-            regions: reader.switch(REGIONS, "on", "off", true)?,
+            regions,
+            listen_fd: listen_fd.transpose()?,
             policy: Policy::from_setting(reader.text(ALLOW_UID))?,
             connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
             max_peers: reader.count(MAX_PEERS, PEERS)?,

@@ -6,6 +6,7 @@
 //! | `hg-visor status` | prints what it does, as JSON |
 //! | `hg-visor metrics` | the same as Prometheus reads it, for the text files that its `node_exporter` collects |
 //! | `hg-visor drain` | has it take nothing new, and end when nothing is left |
+//! | `hg-visor drain --within 30s` | the same, and waits for it; what is left then is ended, and the exit status 3 |
 
 use std::{
     env,
@@ -25,7 +26,7 @@ use std::{
 
 use clap::{Parser, Subcommand};
 use hg_na::Error;
-use hg_visor::{Config, Daemon, NAME, Question, ask};
+use hg_visor::{Answer, Config, Daemon, NAME, Question, ask};
 
 /// The daemon that owns a node's network, for applications that open `visor://`.
 #[derive(Debug, Parser)]
@@ -47,7 +48,13 @@ enum Command {
     /// The same, as Prometheus reads it.
     Metrics(Which),
     /// Has a daemon take nothing new, and end when the last connection has.
-    Drain(Which),
+    Drain {
+        #[command(flatten)]
+        which: Which,
+        /// Waits until it has ended, by then at the latest (500ms, 30s, 5m): what is left is ended, and the exit status is 3.
+        #[arg(long, value_parser = duration)]
+        within: Option<Duration>,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -57,12 +64,17 @@ struct Which {
     name: String,
 }
 
+/// Exit status: it was not as it was asked to be, what was left was ended, say.
+const ENDED: u8 = 3;
+/// `SD_LISTEN_FDS_START`.
+const FIRST_GIVEN: i32 = 3;
 /// Time until a daemon that does not answer is given up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     match run(Arguments::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(ENDED),
         Err(error) => {
             let _nobody_reads = writeln!(std::io::stderr(), "hg-visor: {error}");
             ExitCode::FAILURE
@@ -70,25 +82,57 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<(), Error> {
-    match command {
+/// Says whether all is well.
+fn run(command: Command) -> Result<bool, Error> {
+    let answer = match command {
         Command::Serve { configuration } => {
             let text = std::fs::read_to_string(&configuration).map_err(|error| {
                 let why = format!("{}: {error}", configuration.display());
                 Error::BadSetting { name: "configuration".to_owned(), why }
             })?;
-            let mut daemon = Daemon::open(Config::parse(&text)?)?;
+            let mut config = Config::parse(&text)?;
+            config.listen_fd = given_socket()?;
+            let mut daemon = Daemon::open(config)?;
             say(daemon.address().as_str());
             tell_systemd().map_err(|error| Error::os("sendto", error))?;
-            daemon.run()
+            return daemon.run().map(|()| true);
         }
-        Command::Status(Which { name }) => {
-            ask(&name, Question::Status, PATIENCE).map(|it| say(&it))
-        }
+        Command::Status(Which { name }) => ask(&name, Question::Status, PATIENCE)?,
         Command::Metrics(Which { name }) => {
-            ask(&name, Question::Status, PATIENCE).map(|it| say(metrics(&it).trim_end()))
+            let answer = ask(&name, Question::Status, PATIENCE)?;
+            Answer { text: metrics(&answer.text).trim_end().to_owned(), ..answer }
         }
-        Command::Drain(Which { name }) => ask(&name, Question::Drain, PATIENCE).map(|it| say(&it)),
+        Command::Drain { which: Which { name }, within } => {
+            ask(&name, Question::Drain { within }, PATIENCE)?
+        }
+    };
+    say(&answer.text);
+    Ok(answer.is_well)
+}
+
+/// A number with its unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let unit = text.trim_start_matches(|digit: char| digit.is_ascii_digit());
+    let number = text.strip_suffix(unit).and_then(|digits| digits.parse::<u64>().ok());
+    let factor =
+        [("ms", 1), ("s", 1000), ("m", 60_000)].into_iter().find(|(name, _)| *name == unit);
+    let ms = number.zip(factor).and_then(|(number, (_, factor))| number.checked_mul(factor));
+    ms.map(Duration::from_millis).ok_or_else(|| "it takes a number and ms, s or m: 30s".to_owned())
+}
+
+/// The socket that whoever has started it made for it (`sd_listen_fds(3)`).
+fn given_socket() -> Result<Option<i32>, Error> {
+    let word = |name| env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    if word("LISTEN_PID") != Some(std::process::id()) {
+        return Ok(None);
+    }
+    match word("LISTEN_FDS") {
+        None | Some(0) => Ok(None),
+        Some(1) => Ok(Some(FIRST_GIVEN)),
+        Some(count) => {
+            let why = format!("it takes one socket, and was given {count}");
+            Err(Error::BadSetting { name: "LISTEN_FDS".to_owned(), why })
+        }
     }
 }
 

@@ -122,6 +122,7 @@ impl Run {
                     let liar = liar.expect("nobody is ended but who has written");
                     self.keys[liar] = self.arrive();
                 }
+                Effect::EndWithin(_) => self.switch.end(),
             }
         }
     }

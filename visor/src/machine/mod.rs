@@ -37,6 +37,8 @@ pub(crate) enum Effect {
     Dial(PartyKey, Address),
     /// Disconnect whoever has broken the protocol.
     HangUp(PartyKey, &'static str),
+    /// What has not ended by itself in so many milliseconds is to be ended.
+    EndWithin(u64),
 }
 
 /// Everything that a daemon knows.
@@ -46,6 +48,8 @@ pub(crate) struct Switch {
     node: Address,
     /// Who may have it drained, besides root.
     owner: Option<u32>,
+    /// Applications, and connections of each, as its reports say.
+    pub(crate) limits: [u32; 2],
     parties: FxHashMap<PartyKey, Party>,
     connections: FxHashMap<ConnectionKey, Connection>,
     /// Applications by name; the names are theirs to choose.
@@ -57,6 +61,8 @@ pub(crate) struct Switch {
     ready: VecDeque<PartyKey>,
     effects: VecDeque<Effect>,
     is_draining: bool,
+    /// Who is told when it ends.
+    drainer: Option<PartyKey>,
     counts: Counts,
 }
 
@@ -78,6 +84,7 @@ impl Switch {
         Self {
             node,
             owner,
+            limits: [0; 2],
             parties: FxHashMap::default(),
             connections: FxHashMap::default(),
             names: HashMap::new(),
@@ -86,6 +93,7 @@ impl Switch {
             ready: VecDeque::new(),
             effects: VecDeque::new(),
             is_draining: false,
+            drainer: None,
             counts: Counts::default(),
         }
     }
@@ -131,7 +139,7 @@ impl Switch {
                 Ok(())
             }
             (Kind::Status, Role::Stranger) => self.report(from),
-            (Kind::Drain, Role::Stranger) => self.drain(from),
+            (Kind::Drain, Role::Stranger) => self.drain(from, header.word),
             (_, Role::Stranger | Role::Caller) => Err("a frame before the greeting"),
             (Kind::Open, Role::Application { .. }) => {
                 let target = std::str::from_utf8(body).map_err(|_| "an address that is no text")?;
@@ -289,6 +297,8 @@ impl Switch {
             "address": self.node.as_str(),
             "draining": self.is_draining,
             "applications": applications,
+            "max_applications": self.limits[0],
+            "max_connections": self.limits[1],
             "daemons": nodes,
             "connections": self.connections.len(),
             "bytes_waiting": self.bytes(),
@@ -297,26 +307,49 @@ impl Switch {
             "bytes_passed": self.counts.bytes,
             "disconnected": self.counts.disconnected,
         });
-        self.answer(to, &text.to_string())
+        self.answer(to, true, &text.to_string())
     }
 
-    fn drain(&mut self, from: PartyKey) -> Result<(), Wrong> {
+    fn drain(&mut self, from: PartyKey, within_ms: u64) -> Result<(), Wrong> {
         let uid = self.party(from)?.identity.uid;
         if uid.is_none() || (uid != Some(0) && uid != self.owner) {
-            return self.answer(from, "only root and the daemon's own user may drain it");
+            return self.answer(from, false, "only root and the daemon's own user may drain it");
         }
         self.is_draining = true;
+        if within_ms > 0 {
+            self.drainer = Some(from);
+            self.effects.push_back(Effect::EndWithin(within_ms));
+            return Ok(());
+        }
         let left = self.connections.len();
-        self.answer(from, &format!("draining: {left} connections are left"))
+        self.answer(from, true, &format!("draining: {left} connections are left"))
+    }
+
+    /// Ends what is left, and tells whoever wanted that.
+    pub(crate) fn end(&mut self) {
+        let left: Vec<ConnectionKey> = self.connections.keys().copied().collect();
+        let why = GoneReason::Unreachable("its daemon was drained, and waits no longer".into());
+        for key in &left {
+            self.close_end(*key, 0, &why);
+            self.close_end(*key, 1, &why);
+        }
+        if let Some(drainer) = self.drainer.take() {
+            let text = match left.len() {
+                0 => "drained: every connection had ended".to_owned(),
+                count => format!("ended: {count} connections were left"),
+            };
+            let _gone = self.answer(drainer, left.is_empty(), &text);
+        }
     }
 
     /// Answers a stranger, once at a time.
-    fn answer(&mut self, to: PartyKey, text: &str) -> Result<(), Wrong> {
+    fn answer(&mut self, to: PartyKey, is_well: bool, text: &str) -> Result<(), Wrong> {
         let party = self.party(to)?;
         if !party.flows.is_empty() {
             return Err("questions without taking the answers");
         }
-        party.say(Header::new(Kind::Report, 0, 0).frame(text.as_bytes()));
+        let word = u64::from(!is_well);
+        party.say(Header::new(Kind::Report, 0, word).frame(text.as_bytes()));
         self.list(to);
         Ok(())
     }

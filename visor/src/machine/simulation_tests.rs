@@ -282,6 +282,7 @@ impl World {
                     self.legs.insert((there, far), Leg { to: (at, key), frames: VecDeque::new() });
                 }
                 Effect::HangUp(key, why) => self.hung_up(at, key, why),
+                Effect::EndWithin(_) => panic!("nobody drains a daemon without an owner"),
             }
         }
         let Some(to) = self.switches[at].next_ready() else { return moved };

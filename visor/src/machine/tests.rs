@@ -241,3 +241,29 @@ fn a_stranger_who_asks_and_takes_no_answer_is_sent_away() {
         assert!(hung_up(switch, key) && switch.bytes() == 0);
     }
 }
+
+#[test]
+fn at_its_deadline_both_ends_are_told_and_so_is_whoever_wanted_it() {
+    let switch = &mut switch();
+    let ((a, a_id), (b, b_id)) = connected(switch);
+    let asks = switch.arrived(identity(7), QUOTA);
+    switch.handle(asks, Header::new(Kind::Drain, 0, 250).frame(&[]));
+    assert_eq!(switch.next_effect(), Some(Effect::EndWithin(250)));
+    assert!(kind(switch, asks).is_none(), "it is told at the end");
+    switch.handle(a, data(a_id, 9));
+    switch.end();
+    assert_eq!(kind(switch, b), Some(Kind::Data), "what was sent before comes before");
+    for (party, id) in [(a, a_id), (b, b_id)] {
+        let (close, body) = next(switch, party).unwrap();
+        assert_eq!((close.kind, close.id), (Kind::Close, id ^ YOURS));
+        assert!(reason(close.word, &body).to_string().contains("drained"));
+    }
+    let (report, body) = next(switch, asks).unwrap();
+    let text = String::from_utf8(body).unwrap();
+    assert_eq!(
+        (report.kind, report.word, &*text),
+        (Kind::Report, 1, "ended: 1 connections were left")
+    );
+    switch.end();
+    assert!([a, b, asks].into_iter().all(|it| kind(switch, it).is_none()), "each is told once");
+}

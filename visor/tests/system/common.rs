@@ -9,7 +9,7 @@ use std::{
 use hg::{Engine, Error};
 use hg_visor::{Question, VisorPlugin, ask};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// What a child is, and through which daemon.
 const ROLE: &str = "VISOR_ROLE";
 
@@ -39,7 +39,7 @@ pub(crate) fn hang() {
 /// Killed and reaped when it is dropped.
 pub(crate) struct Process {
     pub(crate) child: Child,
-    out: BufReader<ChildStdout>,
+    pub(crate) out: BufReader<ChildStdout>,
 }
 
 impl Process {
@@ -51,6 +51,13 @@ impl Process {
         if input.is_empty() {
             child.stdin = Some(stdin);
         }
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Self { child, out }
+    }
+
+    /// With this as its input.
+    pub(crate) fn start_with(command: &mut Command, input: Stdio) -> Self {
+        let mut child = command.stdin(input).stdout(Stdio::piped()).spawn().expect("it starts");
         let out = BufReader::new(child.stdout.take().unwrap());
         Self { child, out }
     }
@@ -113,8 +120,8 @@ impl Daemon {
     }
 
     pub(crate) fn status(&self) -> serde_json::Value {
-        let text = ask(&self.name, Question::Status, PATIENCE).unwrap();
-        serde_json::from_str(&text).unwrap()
+        let answer = ask(&self.name, Question::Status, PATIENCE).unwrap();
+        serde_json::from_str(&answer.text).unwrap()
     }
 
     /// Asks until it is so.
@@ -174,6 +181,7 @@ fn application() {
                 number += 8;
             }
         }
-        other => panic!("{other}"),
+        "user" => crate::users::other_user(daemon, target),
+        other => crate::sockets::child(other, daemon, target),
     }
 }

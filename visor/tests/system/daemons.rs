@@ -13,9 +13,15 @@ use watchdog::Watchdog;
 use crate::common::{Daemon, Process, echo, engine, listening, through};
 
 fn program(arguments: &[&str]) -> (bool, String) {
+    let (status, said) = program_status(arguments);
+    (status == Some(0), said)
+}
+
+/// Its exit status, and all that it has said.
+pub(crate) fn program_status(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_hg-visor")).args(arguments).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(text).unwrap())
+    (output.status.code(), String::from_utf8(text).unwrap())
 }
 
 #[test]

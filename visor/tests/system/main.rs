@@ -7,7 +7,10 @@ mod common;
 mod costs;
 mod daemons;
 mod deaths;
+mod sockets;
 mod strangers;
+mod upgrades;
+mod users;
 
 use common::{Daemon, echo, engine, length, listening};
 use watchdog::Watchdog;

@@ -17,9 +17,10 @@ use std::{
 use hg_na::{Error, GoneReason};
 use nix::{
     errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
     sys::socket::{
         AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind,
-        connect, getsockopt, listen, sendmsg, socket, sockopt,
+        connect, getsockname, getsockopt, listen, sendmsg, socket, sockopt,
     },
 };
 
@@ -29,6 +30,7 @@ use rustix::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags, SocketFlags,
         accept_with, recvmsg,
     },
+    process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
 };
 
 use hg_na_memory::NotInherited;
@@ -36,6 +38,10 @@ use hg_na_parts::limits::{nofile, os_error};
 
 use super::{name::Name, packet::Packet};
 use crate::os::{errno, misbehaved};
+
+/// Setting: the number of a descriptor of this process, a socket that whoever has started it bound to the address of context 0. Only
+/// with `regions` off: who connected before this process listened is told of whoever did.
+pub(crate) const LISTEN_FD: &str = "listen-fd";
 
 /// Descriptors that one packet may carry here.
 const PACKET_FDS_MAX: usize = 8;
@@ -45,6 +51,11 @@ const BACKLOG: Backlog = Backlog::MAXCONN;
 
 /// Connections refused in one call of [`Listener::accept`], so that it ends.
 const REFUSALS_MAX: u32 = 64;
+
+/// What is wrong with the socket that was handed in.
+pub(crate) fn bad_listen_fd(why: &str) -> Error {
+    Error::BadSetting { name: LISTEN_FD.to_owned(), why: why.to_owned() }
+}
 
 /// Who is at the other end, by the kernel's word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,6 +222,30 @@ impl Listener {
             Err(Errno::EADDRINUSE) => return Err(Error::AddressInUse(name.address(context))),
             Err(error) => return Err(os_error("bind", error)),
         }
+        Self::listen(socket)
+    }
+
+    /// Listens at a socket that this process was started with, bound to context 0 of the name.
+    ///
+    /// # Errors
+    /// [`Error::BadSetting`] when it is none.
+    pub(crate) fn adopt(name: &Name, fd: RawFd) -> Result<Self, Error> {
+        let process = pidfd_open(getpid(), PidfdFlags::empty());
+        // A descriptor of its own, of whatever the number stands for.
+        let socket = process.and_then(|it| pidfd_getfd(it, fd, PidfdGetfdFlags::empty()));
+        let socket = socket.map_err(|error| bad_listen_fd(&error.to_string()))?;
+        let bound = getsockname::<UnixAddr>(socket.as_raw_fd());
+        let sort = getsockopt(&socket, sockopt::SockType);
+        if bound != Ok(abstract_address(name, 0)?) || sort != Ok(SockType::SeqPacket) {
+            let wanted = name.socket_name(0);
+            return Err(bad_listen_fd(&format!("it is no SOCK_SEQPACKET at @{wanted}")));
+        }
+        fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|e| os_error("fcntl", e))?;
+        Self::listen(socket)
+    }
+
+    /// Who connects from now on is told that this process listens (`SO_PEERCRED`), whoever did before.
+    fn listen(socket: OwnedFd) -> Result<Self, Error> {
         listen(&socket, BACKLOG).map_err(|e| os_error("listen", e))?;
         let kept = NotInherited::new(socket.as_fd());
         Ok(Self { _kept: kept, reserve: Some(new_socket()?), socket, refused: 0 })
