@@ -167,10 +167,12 @@ impl Session {
         }
     }
 
-    /// Sends a frame of the protocol's own, as soon as it is taken.
+    /// Sends a frame of the protocol's own, as soon as it is taken. To a daemon that has gone: its successor knows no such connection.
     pub(crate) fn say(&mut self, frame: Message) {
-        self.waiting.push_back(frame);
-        self.flush_waiting();
+        if self.is_ready() {
+            self.waiting.push_back(frame);
+            self.flush_waiting();
+        }
     }
 
     fn flush_waiting(&mut self) {
