@@ -43,7 +43,8 @@ Keys of --json, one object for each offer, in a stable order:
   facts     whatever else is known: names and texts, as in the table
 
 Exit status: 0 if something of what was asked for is available, 1 if nothing is,
-2 if the command line is wrong. HG_LIBFABRIC names another libfabric's file, HG_VISOR another daemon.";
+2 if the command line is wrong. HG_LIBFABRIC names another libfabric's file,
+HG_VISOR another daemon.";
 
 /// Time until a daemon that does not answer is given up.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -106,6 +106,15 @@ mod tests {
         assert!(matches!(read(CMA, "on"), Err(Error::BadSetting { .. })));
         assert!(!read(CMA, "off").unwrap().cma && read(CMA, "auto").unwrap().cma);
         assert!(!read(REGIONS, "off").unwrap().regions && read(REGIONS, "on").unwrap().regions);
+        assert!(matches!(read(LISTEN_FD, "3"), Err(Error::BadSetting { .. })), "with regions");
+        let both = |fd: &str| {
+            let settings = [(LISTEN_FD, fd), (REGIONS, "off")];
+            Settings::read(
+                &settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            )
+        };
+        assert!(matches!(both("three"), Err(Error::BadSetting { .. })));
+        assert_eq!(both("3").unwrap().listen_fd, Some(3));
         let settings = read(CONNECT_TIMEOUT_MS, "250").unwrap();
         assert_eq!(settings.connect_timeout, Duration::from_millis(250));
     }

@@ -70,6 +70,33 @@ fn both_sides_learn_who_the_other_is() {
 }
 
 #[test]
+fn a_socket_that_was_handed_in_is_taken_if_it_is_the_right_one() {
+    let name = Name::generate().unwrap();
+    let made = |sort, name: &Name| {
+        let made = socket(AddressFamily::Unix, sort, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        bind(made.as_raw_fd(), &abstract_address(name, 0).unwrap()).unwrap();
+        made
+    };
+    let other = made(SockType::SeqPacket, &Name::generate().unwrap());
+    let stream = made(SockType::Stream, &name);
+    for wrong in [-1, other.as_raw_fd(), stream.as_raw_fd(), std::io::stdin().as_raw_fd()] {
+        assert!(matches!(Listener::adopt(&name, wrong), Err(Error::BadSetting { .. })), "{wrong}");
+    }
+    drop(stream);
+    let given = made(SockType::SeqPacket, &name);
+    listen(&given, BACKLOG).unwrap();
+    // It came before, and waits.
+    let origin = Socket::connect(&name, 0).unwrap();
+    let mut listener = Listener::adopt(&name, given.as_raw_fd()).unwrap();
+    let target = listener.accept().unwrap().unwrap();
+    assert_eq!(origin.send(b"ping", &[]).unwrap(), Sent::Done);
+    assert!(matches!(target.recv(&mut [0; 16]).unwrap(), Received::Message { len: 4, .. }));
+    assert!(listener.accept().unwrap().is_none(), "it does not block");
+    drop(listener);
+    assert!(Socket::connect(&name, 0).is_ok(), "whoever has made it keeps it");
+}
+
+#[test]
 fn a_name_in_use_is_refused_and_free_again_after_its_listener_is_gone() {
     let (name, listener) = listening();
     assert!(matches!(Listener::bind(&name, 0), Err(Error::AddressInUse(_))));
