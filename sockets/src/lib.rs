@@ -52,7 +52,7 @@
 //!
 //! # Threads
 //! Everything may be used by any thread, each connection by several. There is no thread of the library's own: whoever waits in a call makes
-//! progress for all. So memory that was offered is moved while its sender is in some call, and where the way to a peer was full,
+//! progress for all, and sleeps at once where nothing has come. So memory that was offered is moved while its sender is in some call, and where the way to a peer was full,
 //! what was sent leaves then; [`Connection::close`] waits for both.
 //!
 //! # Cleanup
@@ -79,7 +79,6 @@ use hg_na::{
     Waiter,
 };
 use table::{Item, Key, Landing, OFFER_COST, Table, cost_of};
-
 use wire::HEADER_LEN;
 
 /// Longest message that is sent in a frame: of what is longer, one copy is saved.

@@ -73,7 +73,7 @@ pub(crate) struct Link {
     owed: u32,
     /// Of the peer's.
     sent: u32,
-    /// Memory that the peer may take; `None` while it is written.
+    /// Messages that the peer has not taken, in memory; `None` from when it is written.
     pub(crate) offers: FxHashMap<u64, Option<Region>>,
     last_offer: u64,
     pub(crate) landing: Option<Landing>,
@@ -226,10 +226,7 @@ impl Table {
         link.owed += item.cost();
         let owed = if link.owed >= WINDOW / 4 { std::mem::take(&mut link.owed) } else { 0 };
         link.used -= owed;
-        let is_read = landing.as_ref().is_some_and(|it| !it.is_written);
-        if let Item::Offer { number, .. } = &item
-            && is_read
-        {
+        if let Item::Offer { number, .. } = &item {
             self.say(key, Kind::Done, *number, &[]);
         }
         if owed > 0 {
@@ -309,7 +306,6 @@ impl Table {
         let Some((key, written)) = self.transfers.remove(&token) else { return };
         let Some(link) = self.links.get_mut(&key) else { return };
         if let Some(number) = written {
-            link.offers.remove(&number);
             let why = result.err().map(|error| error.to_string()).unwrap_or_default();
             self.say(key, Kind::Landed, number, why.as_bytes());
         } else if let Some(landing) = &mut link.landing {

@@ -18,7 +18,7 @@
 //! | `Offer` | its number | flags, load of the sender in percent, descriptor | one that lies in the sender's memory |
 //! | `Take` | number | descriptor | the receiver's memory for it: write it there |
 //! | `Landed` | number | nothing, or why not | it was |
-//! | `Done` | number | | the receiver has read it |
+//! | `Done` | number | | the receiver has it |
 //! | `Credit` | bytes | | the receiver's application has taken so many |
 //! | `Fin` | | | the last frame but for `Done`, `FinGot` and what serves a `Take`: nothing is sent any more |
 //! | `FinGot` | | | all before the `Fin` is with the receiver |
