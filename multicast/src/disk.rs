@@ -143,10 +143,14 @@ impl Disk {
         self.begin(Job::Holds(extent, checksum));
     }
 
-    /// Where a block can come to.
-    pub(crate) fn room_to_come(&mut self) -> Option<(u64, Arc<Bulk>)> {
-        let bulk = Arc::clone(&self.memory.as_ref()?.0);
-        self.free_to_come.pop().map(|slot| (slot, bulk))
+    /// The slot that a block can come to.
+    pub(crate) fn room_to_come(&mut self) -> Option<u64> {
+        self.free_to_come.pop()
+    }
+
+    /// Where the slots are.
+    pub(crate) fn memory(&self) -> Option<Arc<Bulk>> {
+        self.memory.as_ref().map(|it| Arc::clone(&it.0))
     }
 
     pub(crate) fn write(&self, extent: Extent, from: Slot, checksum: Option<u32>) {

@@ -14,6 +14,8 @@ use crate::{
 
 /// Bytes that are summed up at a time: they stay in the nearest cache, and are what the three streams of the sum take at once.
 const CHUNK: usize = 24 << 10;
+/// Bytes that are pulled inside a node before they are summed up: with those that they are copied from they stay in a core's own cache.
+pub(crate) const HOT: u64 = 10 * CHUNK as u64;
 
 /// Where an object is.
 pub(crate) enum Store {
@@ -151,11 +153,20 @@ impl Store {
     }
 
     /// The checksum of a block of memory.
-    pub(crate) fn checksum(&self, (offset, len): (u64, u64)) -> Result<u32, hg::Error> {
+    pub(crate) fn checksum(&self, range: (u64, u64)) -> Result<u32, hg::Error> {
+        self.checksum_on(0, range)
+    }
+
+    /// The same of bytes that follow those which sum up to `sum`.
+    pub(crate) fn checksum_on(
+        &self,
+        sum: u32,
+        (offset, len): (u64, u64),
+    ) -> Result<u32, hg::Error> {
         match self {
-            Self::Bytes(bytes) => Ok(crc32c::crc32c(part(bytes, offset, len))),
-            Self::Memory { bulk, .. } => checksum_of(bulk, offset, len),
-            Self::Frozen { bytes, .. } => Ok(crc32c::crc32c(part(bytes, offset, len))),
+            Self::Bytes(bytes) => Ok(crc32c::crc32c_append(sum, part(bytes, offset, len))),
+            Self::Memory { bulk, .. } => checksum_of(bulk, sum, (offset, len)),
+            Self::Frozen { bytes, .. } => Ok(crc32c::crc32c_append(sum, part(bytes, offset, len))),
             Self::Unseen(_) | Self::Disk(_) => {
                 Err(hg::Error::Unsupported("a checksum of what is not in memory"))
             }
@@ -202,9 +213,9 @@ fn part(bytes: &[u8], offset: u64, len: u64) -> &[u8] {
     &bytes[start..start + len]
 }
 
-/// The checksum of bytes that peers may read, which are copied out to be seen.
-fn checksum_of(bulk: &Bulk, offset: u64, len: u64) -> Result<u32, hg::Error> {
-    let (mut sum, mut done, mut chunk) = (0, 0, [0; CHUNK]);
+/// The checksum of bytes that peers may read, which are copied out to be seen; they follow those which sum up to `sum`.
+fn checksum_of(bulk: &Bulk, mut sum: u32, (offset, len): (u64, u64)) -> Result<u32, hg::Error> {
+    let (mut done, mut chunk) = (0, [0; CHUNK]);
     while done < len {
         let now = usize::try_from(len - done).map_or(CHUNK, |it| it.min(CHUNK));
         bulk.read(offset + done, &mut chunk[..now])?;

@@ -12,7 +12,7 @@ use crate::{
     disk::{Done, Slot},
     id::GroupId,
     machine::Event,
-    store::{Store, is_right},
+    store::{HOT, Store, is_right},
     wire::{Place, Source},
 };
 
@@ -23,7 +23,17 @@ pub(super) struct Pull<'e> {
     block: u64,
     /// The slot that it comes to, of an object on a disk.
     slot: Option<u64>,
+    come: Come,
+    /// Bytes that come now.
+    len: u64,
     transfer: Transfer<'e>,
+}
+
+/// What is here of a block that comes piece by piece, and sums up to this: each piece is summed up while it is in the cache.
+#[derive(Debug, Clone, Copy, Default)]
+struct Come {
+    bytes: u64,
+    sum: u32,
 }
 
 impl Driver<'_> {
@@ -60,7 +70,7 @@ impl Driver<'_> {
         let Some(member) = self.members.get_mut(&id) else { return };
         let Some(coming) = member.coming.get(&(object, block)) else { return };
         let Some(local) = member.locals.get_mut(&object) else { return };
-        let (from, extent) = (coming.from, local.extent(block));
+        let extent = local.extent(block);
         let checksum = coming.source.checksum;
         let is_here = match (&mut local.store, &coming.source.place) {
             (Store::Unseen(_), _) => {
@@ -78,31 +88,51 @@ impl Driver<'_> {
             self.settle(id, (object, block), is_here);
             return;
         }
-        let Place::At { memory, offset } = &coming.source.place else { return };
-        let far = offset.checked_add(extent.len).map(|end| memory.range(*offset..end));
-        let Some(Ok(far)) = far else {
-            self.give(
-                id,
-                Event::Wrong { from, why: "it offers memory that it has not".to_owned() },
-            );
-            return;
+        let slot = match &mut local.store {
+            Store::Disk(disk) => disk.room_to_come(),
+            Store::Bytes(_) | Store::Memory { .. } | Store::Unseen(_) | Store::Frozen { .. } => {
+                None
+            }
         };
+        self.get(id, (object, block), slot, Come::default());
+    }
+
+    /// Gets a block, or the next piece of one, to where it belongs or to a slot.
+    fn get(&mut self, id: GroupId, (object, block): (u64, u64), slot: Option<u64>, come: Come) {
+        let Some(member) = self.members.get_mut(&id) else { return };
+        let Some(coming) = member.coming.get(&(object, block)) else { return };
+        let Some(local) = member.locals.get_mut(&object) else { return };
+        let (from, extent) = (coming.from, local.extent(block));
+        let Place::At { memory, offset } = &coming.source.place else { return };
+        let left = extent.len - come.bytes;
         let near = match &mut local.store {
-            Store::Memory { bulk, .. } => Some((extent.offset, std::sync::Arc::clone(bulk), None)),
-            Store::Disk(disk) => disk.room_to_come().map(|(slot, bulk)| (slot, bulk, Some(slot))),
+            Store::Memory { bulk, .. } => Some((extent.offset, std::sync::Arc::clone(bulk))),
+            Store::Disk(disk) => slot.and_then(|slot| Some((slot, disk.memory()?))),
             Store::Bytes(_) | Store::Unseen(_) | Store::Frozen { .. } => None,
         };
-        let Some((start, bulk, slot)) = near else {
+        let is_summed = matches!(local.store, Store::Memory { .. })
+            && coming.source.checksum.is_some()
+            && member.nodes[from as usize] == member.nodes[member.own as usize];
+        let len = if is_summed { left.min(HOT) } else { left };
+        let start = offset.checked_add(come.bytes);
+        let end = start.and_then(|start| Some(start..start.checked_add(len)?));
+        let Some(Ok(far)) = end.map(|range| memory.range(range)) else {
+            let why = "it offers memory that it has not".to_owned();
+            self.give(id, Event::Wrong { from, why });
+            return;
+        };
+        let Some((start, bulk)) = near else {
             let why = "it offers memory for what is small".to_owned();
             self.give(id, Event::Wrong { from, why });
             return;
         };
+        let start = start + come.bytes;
         let peer = self.engine.lookup(&member.addresses[from as usize]);
-        let range = bulk.range(start..start + extent.len);
+        let range = bulk.range(start..start + len);
         match (peer, range) {
             (Ok(peer), Ok(range)) => {
                 let transfer = self.engine.pull(&peer, far, range);
-                self.pulls.push(Pull { group: id, object, block, slot, transfer });
+                self.pulls.push(Pull { group: id, object, block, slot, come, len, transfer });
             }
             (Err(error), _) | (_, Err(error)) => {
                 self.give(id, Event::Broken { from, why: error.to_string() });
@@ -128,7 +158,7 @@ impl Driver<'_> {
     }
 
     fn pulled(&mut self, pull: &Pull<'_>, outcome: Result<(), TransferError>) {
-        let Pull { group: id, object, block, slot, .. } = *pull;
+        let Pull { group: id, object, block, slot, come, len, .. } = *pull;
         let Some(member) = self.members.get_mut(&id) else { return };
         let Some(coming) = member.coming.get(&(object, block)) else { return };
         let (from, checksum) = (coming.from, coming.source.checksum);
@@ -142,9 +172,22 @@ impl Driver<'_> {
             (Ok(()), Store::Disk(disk), Some(slot)) => {
                 disk.write(extent, Slot::At(slot), checksum);
             }
-            (Ok(()), Store::Memory { .. }, _) => {
-                let is_here = local.is_right(block, checksum);
-                self.settle(id, (object, block), is_here);
+            (Ok(()), store @ Store::Memory { .. }, _) => {
+                let Some(checksum) = checksum else {
+                    self.settle(id, (object, block), true);
+                    return;
+                };
+                let sum = store.checksum_on(come.sum, (extent.offset + come.bytes, len));
+                let bytes = come.bytes + len;
+                match sum {
+                    Ok(sum) if bytes < extent.len => {
+                        self.get(id, (object, block), slot, Come { bytes, sum });
+                    }
+                    sum => {
+                        let is_right = sum.is_ok_and(|sum| sum == checksum);
+                        self.settle(id, (object, block), is_right);
+                    }
+                }
             }
             (Ok(()), ..) => {}
         }

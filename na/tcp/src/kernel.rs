@@ -80,6 +80,26 @@ pub(crate) fn repeat_within(socket: BorrowedFd<'_>, pause: Duration) {
     };
 }
 
+/// Has the kernel take no more than this of what it cannot send yet: the rest waits here, where messages pass it.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn unsent_at_most(socket: BorrowedFd<'_>, bytes: libc::c_int) -> io::Result<()> {
+    let len = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
+    // SAFETY:
+    // - the kernel reads one `int`, and `bytes` is one, alive until the call returns.
+    // - the descriptor is borrowed, so it is open.
+    done(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            (&raw const bytes).cast(),
+            len,
+        )
+    })
+}
+
 fn done(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -18,7 +18,7 @@ use hg_na_link::{Access, Verdict};
 use hg_na_parts::regions::{Entry, Regions};
 
 use crate::{
-    frame::{Header, Kind, PIECE_MAX, TRANSFERS_MAX},
+    frame::{Header, Kind, TRANSFERS_MAX},
     link::{Link, Links},
     outbound::{Piece, Source},
     wire::Wire,
@@ -123,11 +123,11 @@ pub(crate) fn next_piece(links: &mut Links, wire: &mut Wire) -> Option<Piece> {
         wire.turn = (wire.turn + 1) % TURNS;
         let Some(link) = wire.slots[side].peer.and_then(|peer| links.find(peer)) else { continue };
         let (kind, next) = if is_put {
-            let next = link.initiator.next_piece(PIECE_MAX as u64);
+            let next = link.initiator.next_piece(wire.piece_len as u64);
             link.initiator.sent(next.as_ref().map_or(0, |it| it.len));
             (Kind::PutData, next)
         } else {
-            let next = link.owner.next_piece(PIECE_MAX as u64);
+            let next = link.owner.next_piece(wire.piece_len as u64);
             link.owner.sent(next.as_ref().map_or(0, |it| it.len));
             // Memory that was unregistered meanwhile.
             say(link, wire, side);

@@ -24,15 +24,19 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
     address::Target,
-    frame::{Header, Kind, LinkId, OWN_BYTES_MAX},
+    frame::{Header, Kind, LinkId, OWN_BYTES_MAX, PIECE_MAX},
     greeting::{Greeting, Incarnation, Nonce},
     inbound::Inbound,
-    kernel::{answers, repeat_within},
+    kernel::{answers, repeat_within, unsent_at_most},
     outbound::{Outbound, Piece, Source},
 };
 
 /// Bytes that one flush writes before others have their turn.
 const FLUSH_MAX: usize = 1 << 20;
+/// Bytes of a piece where the socket takes little: what a message waits for at most, with those that the kernel has not sent.
+const PIECE_MIN: usize = 16 << 10;
+/// Bytes that the kernel takes and cannot send yet: half a millisecond of 1 Gbit/s.
+const UNSENT_MAX: i32 = 64 << 10;
 /// Sealed bytes of one system call, about.
 const SEALED_MAX: usize = 128 << 10;
 /// Buffers of a sealed connection that are kept while it is idle.
@@ -172,6 +176,10 @@ pub(crate) struct Wire {
     pub(crate) is_retiring: bool,
     /// A get is to be served that was asked for since the last flush.
     pub(crate) has_pieces: bool,
+    /// Bytes of the next piece: few where the socket has just taken no more, and twice as many with each that it takes at once.
+    pub(crate) piece_len: usize,
+    /// The socket took no more since the last piece ended.
+    was_cut: bool,
     /// Whose turn it is to send a piece.
     pub(crate) turn: usize,
     /// Bytes that the socket was given, and how far the flush under way goes.
@@ -220,6 +228,8 @@ impl Wire {
             is_closed: false,
             is_retiring: false,
             has_pieces: false,
+            piece_len: PIECE_MIN,
+            was_cut: false,
             turn: 0,
             sent: 0,
             flush_to: FlushTo::default(),
@@ -248,7 +258,7 @@ impl Wire {
             );
         SockRef::from(&self.stream).set_tcp_keepalive(&probes)?;
         repeat_within(self.stream.as_fd(), pause(bound).max(Duration::from_secs(1)));
-        Ok(())
+        unsent_at_most(self.stream.as_fd(), UNSENT_MAX)
     }
 
     /// The side of the links that this end opens.
@@ -342,6 +352,7 @@ impl Wire {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.is_blocked = true;
+                    (self.piece_len, self.was_cut) = (PIECE_MIN, true);
                     return Flush::Blocked;
                 }
                 Err(error) => {
@@ -402,6 +413,9 @@ impl Wire {
     /// A get that was served whole ends with a verdict; the first word after its last byte.
     fn end_piece(&mut self) {
         let Some(piece) = self.outbound.finished_piece() else { return };
+        if !std::mem::take(&mut self.was_cut) {
+            self.piece_len = (2 * self.piece_len).min(PIECE_MAX);
+        }
         if piece.header.kind == Kind::GetData && piece.is_last {
             let is_stale = matches!(piece.source, Source::Zeros);
             let verdict = if is_stale { Verdict::Stale } else { Verdict::Ok };

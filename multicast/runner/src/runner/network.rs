@@ -5,6 +5,10 @@
 //!   host 0                      switch                      host 1
 //!   eth0 10.78.0.1 -- bucket -- bucket -- p0 [ net ] p1 -- bucket -- bucket -- eth0 10.78.0.2
 //! ```
+//! A bucket of a hundred megabits holds packets for milliseconds that a fast card sends in microseconds, so what stands before it is made as
+//! short as it is there: packets of half a millisecond, a bucket of one, and two of each socket in the queue. Without that a
+//! short message waits for tens of milliseconds behind bulk data to somebody else.
+//!
 //! A namespace has no name and lives as long as a process in it, `cat`, which ends with its input: the runner's pipe. So nothing is left
 //! however the runner ends.
 
@@ -52,7 +56,7 @@ impl Network {
         ))?;
         let address = address(host);
         keeper.ip(&format!("link set lo up\naddr add {address}/24 dev eth0\nlink set eth0 up"))?;
-        // A member talks to each other one from time to time: TCP would begin slowly each time.
+        keeper.limit_output(rate)?;
         for (keeper, device) in [(&keeper, "eth0"), (&self._switch, &port[..])] {
             keeper.shape(device, rate)?;
         }
@@ -97,7 +101,7 @@ pub(crate) fn enter(pid: u32) -> Result<(), String> {
 /// What stands in every output about these links.
 pub(crate) fn described(rate: Rate) -> String {
     format!(
-        "emulated links of {} Mbit/s both ways for each process: network namespaces, and token buckets of the kernel's (tc tbf) at both ends",
+        "emulated links of {} Mbit/s both ways for each process: network namespaces, token buckets of the kernel's (tc tbf) at both ends, and queues of milliseconds before them",
         rate.0 / 1_000_000
     )
 }
@@ -155,10 +159,21 @@ impl Keeper {
             "rate",
             &format!("{}bit", rate.0),
         ]);
-        // A packet of the largest size, or what flows in a millisecond; and a queue of a few of those.
-        let burst = (rate.0 / 8 / 1000).max(BURST_MIN);
-        command.args(["burst", &burst.to_string(), "limit", &(burst * QUEUE).to_string()]);
-        fed(&mut command, "").map_err(|why| format!("the kernel has no token bucket: tc: {why}"))
+        let millisecond = rate.0 / 8 / 1000;
+        let (burst, queue) = (millisecond.max(BURST_MIN), QUEUE_MS * millisecond.max(BURST_MIN));
+        command.args(["burst", &burst.to_string(), "limit", &queue.to_string()]);
+        fed(&mut command, "")
+            .map_err(|why| format!("the kernel has no token bucket: tc: {why}"))?;
+        let packet = (millisecond / 2).clamp(PACKET_MIN, PACKET_MAX);
+        self.ip(&format!("link set dev {device} gso_max_size {packet}"))
+    }
+
+    /// What a socket of this host has in the bucket's queue at most: two milliseconds, as the queue of a real card's driver.
+    fn limit_output(&self, rate: Rate) -> Result<(), String> {
+        let bytes = (rate.0 / 8 / 500).max(OUTPUT_MIN);
+        let mut command = self.command("sh");
+        let set = format!("echo {bytes} > /proc/sys/net/ipv4/tcp_limit_output_bytes");
+        fed(command.args(["-c", &set]), "")
     }
 }
 
@@ -184,6 +199,11 @@ fn fed(command: &mut Command, input: &str) -> Result<(), String> {
 
 /// Addresses of a network.
 const HOSTS_MAX: u32 = 250;
-/// Bytes of a bucket at least, and how many buckets may wait.
-const BURST_MIN: u64 = 65_536;
-const QUEUE: u64 = 128;
+/// Bytes of a bucket at least: more than a packet. And milliseconds that may wait for it.
+const BURST_MIN: u64 = 16 << 10;
+const QUEUE_MS: u64 = 64;
+/// Bytes of what goes through a bucket at a time: half a millisecond, as far as the kernel can cut it so.
+const PACKET_MIN: u64 = 3 << 10;
+const PACKET_MAX: u64 = 64 << 10;
+/// Bytes of one socket in a queue, at least.
+const OUTPUT_MIN: u64 = 32 << 10;
