@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     process::{Child, ChildStdout, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -94,6 +95,13 @@ impl Drop for Process {
     }
 }
 
+/// A number of the test that runs: tests of one process may run at a time, and a daemon that comes back has the same name.
+fn test() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    thread_local! { static OWN: u32 = NEXT.fetch_add(1, Ordering::Relaxed); }
+    OWN.with(|own| *own)
+}
+
 /// A process `hg-visor`.
 pub(crate) struct Daemon {
     pub(crate) process: Process,
@@ -109,7 +117,7 @@ impl Daemon {
 
     /// With more lines in its configuration.
     pub(crate) fn with(name: &str, port: u16, lines: &str) -> Self {
-        let name = format!("visor-{}-{name}", std::process::id());
+        let name = format!("visor-{}-{}-{name}", std::process::id(), test());
         let mut command = Command::new(env!("CARGO_BIN_EXE_hg-visor"));
         command.args(["serve", "/dev/stdin"]);
         let text = format!("name = \"{name}\"\nnetwork = \"tcp://127.0.0.1:{port}\"\n{lines}");
