@@ -138,7 +138,7 @@ impl TcpContext {
         if let Ok(Some(error)) | Err(error) = wire.stream.take_error() {
             return self.try_next(wire, error, now);
         }
-        match wire.connected(self.shared.settings.silence_bound) {
+        match wire.connected(self.shared.settings.silence_bound, self.shared.settings.unsent_max) {
             // The kernel told of it together with what the peer has said already, and will not again.
             Ok(()) => {
                 wire.is_readable = true;

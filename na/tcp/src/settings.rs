@@ -19,14 +19,17 @@ pub(crate) const SUBNET: &str = "subnet";
 pub(crate) const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
 /// Setting: milliseconds until a peer that is cut off without a word is given up.
 pub(crate) const SILENCE_BOUND_MS: &str = "silence-bound-ms";
+/// Setting: KiB that the kernel takes of what it cannot send yet.
+pub(crate) const UNSENT_KIB: &str = "unsent-kib";
 /// Setting: connections of one context at a time.
 pub(crate) const MAX_PEERS: &str = "max-peers";
 
-const KNOWN: [&str; 8] = [
+const KNOWN: [&str; 9] = [
     INTERFACE,
     SUBNET,
     CONNECT_TIMEOUT_MS,
     SILENCE_BOUND_MS,
+    UNSENT_KIB,
     MAX_PEERS,
     MAX_HELD_MIB,
     KEY_FILE,
@@ -56,6 +59,8 @@ pub(crate) struct Settings {
     pub(crate) subnet: Option<Subnet>,
     pub(crate) connect_timeout: Duration,
     pub(crate) silence_bound: Duration,
+    /// Bytes that the kernel takes of what it cannot send yet; `None`: as many as it likes.
+    pub(crate) unsent_max: Option<i32>,
     pub(crate) max_peers: usize,
     /// Bytes that wait for admission.
     pub(crate) max_held: u64,
@@ -73,11 +78,13 @@ impl Settings {
         if silence_bound < SILENCE_BOUND_MIN {
             return Err(Reader::bad(SILENCE_BOUND_MS, "the kernel's probes need 3000 at least"));
         }
+        let unsent_max = reader.number(UNSENT_KIB)?.map(unsent_max).transpose()?;
         Ok(Self {
             interface: settings.get(INTERFACE).cloned(),
             subnet: reader.subnet(SUBNET)?,
             connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
             silence_bound,
+            unsent_max,
             max_peers: reader.count(MAX_PEERS, PEERS)?,
             max_held: reader.held()?,
             key: Key::named(&reader)?,
@@ -91,6 +98,12 @@ impl Settings {
     pub(crate) fn with_key(self, given: Option<&hg_na::Key>) -> Result<Self, Error> {
         Ok(Self { key: Key::named_or_given(self.key, given)?, ..self })
     }
+}
+
+fn unsent_max(kib: u64) -> Result<i32, Error> {
+    let is_fit = (4..=1 << 20).contains(&kib);
+    let bytes = is_fit.then(|| i32::try_from(kib << 10).ok()).flatten();
+    bytes.ok_or_else(|| Reader::bad(UNSENT_KIB, "4 to 1048576"))
 }
 
 /// What this plugin can do.
@@ -118,11 +131,15 @@ mod tests {
             (CONNECT_TIMEOUT_MS, "0"),
             (MAX_PEERS, "many"),
             (MAX_HELD_MIB, "0"),
+            (UNSENT_KIB, "3"),
+            (UNSENT_KIB, "1048577"),
             (SILENCE_BOUND_MS, "2999"),
             (SUBNET, "10.0.0.0"),
         ] {
             assert!(matches!(read(name, value), Err(Error::BadSetting { .. })), "{name} {value}");
         }
+        assert_eq!(read(UNSENT_KIB, "64").unwrap().unsent_max, Some(64 << 10));
+        assert_eq!(read(SILENCE_BOUND_MS, "4000").unwrap().unsent_max, None);
         assert_eq!(read(SILENCE_BOUND_MS, "4000").unwrap().silence_bound.as_secs(), 4);
     }
 

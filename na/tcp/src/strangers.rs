@@ -60,7 +60,7 @@ impl TcpContext {
         let mut wire = self.wires.add(stream, Role::Acceptor);
         let (key, registry) = (wire.key, self.waiter.registry());
         let watched = wire
-            .connected(self.shared.settings.silence_bound)
+            .connected(self.shared.settings.silence_bound, self.shared.settings.unsent_max)
             .and_then(|()| registry.register(&mut wire.stream, key.token(), Interest::READABLE));
         if let Err(error) = watched {
             tracing::debug!("a connection was gone before it was accepted: {error}");

@@ -33,10 +33,8 @@ use crate::{
 
 /// Bytes that one flush writes before others have their turn.
 const FLUSH_MAX: usize = 1 << 20;
-/// Bytes of a piece where the socket takes little: what a message waits for at most, with those that the kernel has not sent.
+/// Bytes of a piece where the socket takes little and is to: what a message waits for at most, with those that the kernel has not sent.
 const PIECE_MIN: usize = 16 << 10;
-/// Bytes that the kernel takes and cannot send yet: half a millisecond of 1 Gbit/s.
-const UNSENT_MAX: i32 = 64 << 10;
 /// Sealed bytes of one system call, about.
 const SEALED_MAX: usize = 128 << 10;
 /// Buffers of a sealed connection that are kept while it is idle.
@@ -176,8 +174,9 @@ pub(crate) struct Wire {
     pub(crate) is_retiring: bool,
     /// A get is to be served that was asked for since the last flush.
     pub(crate) has_pieces: bool,
-    /// Bytes of the next piece: few where the socket has just taken no more, and twice as many with each that it takes at once.
+    /// Bytes of the next piece: the least where the socket has just taken no more, and twice as many with each that it takes at once.
     pub(crate) piece_len: usize,
+    piece_min: usize,
     /// The socket took no more since the last piece ended.
     was_cut: bool,
     /// Whose turn it is to send a piece.
@@ -228,7 +227,8 @@ impl Wire {
             is_closed: false,
             is_retiring: false,
             has_pieces: false,
-            piece_len: PIECE_MIN,
+            piece_len: PIECE_MAX,
+            piece_min: PIECE_MAX,
             was_cut: false,
             turn: 0,
             sent: 0,
@@ -240,11 +240,12 @@ impl Wire {
     /// Both addresses, and the options of the socket. Called once it is connected.
     ///
     /// The kernel probes an idle peer after a third of `bound`, and gives one up at `bound` that does not
-    /// answer. While something is on its way it does not: then [`crate::silence`] looks.
+    /// answer. While something is on its way it does not: then [`crate::silence`] looks. Of what it cannot send yet it takes
+    /// `unsent_max` bytes, and pieces are short while it takes no more.
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn connected(&mut self, bound: Duration) -> io::Result<()> {
+    pub(crate) fn connected(&mut self, bound: Duration, unsent_max: Option<i32>) -> io::Result<()> {
         self.local = Some(canonical(self.stream.local_addr()?));
         self.remote = Some(canonical(self.stream.peer_addr()?));
         self.stream.set_nodelay(true)?;
@@ -258,7 +259,9 @@ impl Wire {
             );
         SockRef::from(&self.stream).set_tcp_keepalive(&probes)?;
         repeat_within(self.stream.as_fd(), pause(bound).max(Duration::from_secs(1)));
-        unsent_at_most(self.stream.as_fd(), UNSENT_MAX)
+        let Some(unsent_max) = unsent_max else { return Ok(()) };
+        (self.piece_len, self.piece_min) = (PIECE_MIN, PIECE_MIN);
+        unsent_at_most(self.stream.as_fd(), unsent_max)
     }
 
     /// The side of the links that this end opens.
@@ -352,7 +355,7 @@ impl Wire {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.is_blocked = true;
-                    (self.piece_len, self.was_cut) = (PIECE_MIN, true);
+                    (self.piece_len, self.was_cut) = (self.piece_min, true);
                     return Flush::Blocked;
                 }
                 Err(error) => {

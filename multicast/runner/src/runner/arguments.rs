@@ -215,6 +215,10 @@ impl Arguments {
         if self.link.is_some() {
             // All of them are on one machine, and should not notice.
             builder = builder.setting("routing", "off");
+            if self.url().starts_with("tcp://") {
+                // Words of members pass blocks.
+                builder = builder.setting("unsent-kib", "64");
+            }
         }
         for setting in &self.setting {
             let Some((name, value)) = setting.split_once('=') else {
