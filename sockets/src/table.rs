@@ -90,6 +90,8 @@ pub(crate) struct Link {
 struct Remote {
     out: VecDeque<(Token, Op)>,
     is_blocked: bool,
+    /// Its connections.
+    links: usize,
 }
 
 #[derive(Debug)]
@@ -127,8 +129,17 @@ impl Table {
     }
 
     fn add(&mut self, key: Key) -> &mut Link {
-        self.remotes.entry(key.0).or_default();
+        self.remotes.entry(key.0).or_default().links += 1;
         self.links.entry(key).or_default()
+    }
+
+    fn forget(&mut self, key: Key) {
+        if self.links.remove(&key).is_some()
+            && let Some(remote) = self.remotes.get_mut(&key.0)
+        {
+            // Those of a peer that has gone were forgotten with it.
+            remote.links = remote.links.saturating_sub(1);
+        }
     }
 
     /// Takes connections at a port; whether it was free.
@@ -251,7 +262,7 @@ impl Table {
         link.inbox.clear();
         link.landing = None;
         if link.is_over {
-            self.links.remove(&key);
+            self.forget(key);
         }
     }
 
@@ -349,7 +360,7 @@ impl Table {
                 link.end = Some(Error::Refused(why.ok_or("a refusal for no reason")?));
                 (link.is_over, link.is_finished) = (true, true);
                 if link.has_left {
-                    self.links.remove(&key);
+                    self.forget(key);
                 }
             }
             Kind::Offer => {
@@ -384,8 +395,7 @@ impl Table {
         if key.1 & YOURS != 0 || self.links.contains_key(&key) {
             return Err("a connection whose id is not free");
         }
-        self.remotes.entry(key.0).or_default();
-        let is_full = self.links.keys().filter(|(peer, _)| *peer == key.0).count() >= LINKS_MAX;
+        let is_full = self.remotes.entry(key.0).or_default().links >= LINKS_MAX;
         let listener = u32::try_from(port).ok().and_then(|port| self.listeners.get_mut(&port));
         let refusal = match listener {
             None => 0,
@@ -422,7 +432,7 @@ impl Table {
         link.end.get_or_insert(Error::Closed);
         link.offers.clear();
         if link.has_left {
-            self.links.remove(&key);
+            self.forget(key);
         }
         Ok(())
     }
