@@ -115,7 +115,10 @@ impl Drop for Receiver {
 impl Copying<'_> {
     fn command(&self, host: u32) -> Command {
         let mut command = self.network.command(host as usize, &self.program.to_string_lossy());
-        command.arg("--key-file").arg(self.key).stdin(Stdio::null());
+        command
+            .args(["--setting", "unsent-kib=64", "--key-file"])
+            .arg(self.key)
+            .stdin(Stdio::null());
         command
     }
 
