@@ -55,7 +55,7 @@ impl Settings {
         let reader = Reader::new("sm", &known, settings)?;
         let regions = reader.switch(REGIONS, "on", "off", true)?;
         let listen_fd = reader.text(LISTEN_FD).map(|text| {
-            let fd = text.parse().ok().filter(|_| !regions);
+            let fd = text.parse().ok().filter(|fd| *fd >= 0 && !regions);
             fd.ok_or_else(|| bad_listen_fd("it takes a number, with `regions` off"))
         });
         Ok(Self {
@@ -113,7 +113,9 @@ mod tests {
                 &settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
             )
         };
-        assert!(matches!(both("three"), Err(Error::BadSetting { .. })));
+        for wrong in ["three", "-1"] {
+            assert!(matches!(both(wrong), Err(Error::BadSetting { .. })), "{wrong}");
+        }
         assert_eq!(both("3").unwrap().listen_fd, Some(3));
         let settings = read(CONNECT_TIMEOUT_MS, "250").unwrap();
         assert_eq!(settings.connect_timeout, Duration::from_millis(250));

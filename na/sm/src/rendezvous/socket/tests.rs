@@ -79,7 +79,7 @@ fn a_socket_that_was_handed_in_is_taken_if_it_is_the_right_one() {
     };
     let other = made(SockType::SeqPacket, &Name::generate().unwrap());
     let stream = made(SockType::Stream, &name);
-    for wrong in [-1, other.as_raw_fd(), stream.as_raw_fd(), std::io::stdin().as_raw_fd()] {
+    for wrong in [999_999, other.as_raw_fd(), stream.as_raw_fd(), std::io::stdin().as_raw_fd()] {
         assert!(matches!(Listener::adopt(&name, wrong), Err(Error::BadSetting { .. })), "{wrong}");
     }
     drop(stream);
