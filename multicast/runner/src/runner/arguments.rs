@@ -1,11 +1,11 @@
 //! What the program may be told.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{cell::OnceCell, path::PathBuf, str::FromStr};
 
 use hg_job_runner::plot;
 use hg_multicast::{Options, schedule::Choice};
 
-use crate::Error;
+use crate::{Error, network::Network};
 
 /// Sends objects from one process of a job to all others, checks every byte where it arrives, and says how long it took. Start it with
 /// `mpirun`, `srun`, or with `--local`.
@@ -75,6 +75,9 @@ pub(crate) struct Arguments {
     /// Says on standard error how far it is.
     #[arg(long)]
     pub(crate) verbose: bool,
+    /// Emulated links, as long as this program runs.
+    #[arg(skip)]
+    pub(crate) network: OnceCell<Network>,
 }
 
 /// What is sent by whom to whom.

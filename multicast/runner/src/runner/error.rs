@@ -19,8 +19,6 @@ pub(crate) enum Error {
     Print(std::io::Error),
     #[error("--{0}: {1} cannot be written: {2}")]
     File(&'static str, std::path::PathBuf, std::io::Error),
-    #[error("another rank has said why")]
-    Told,
     #[error("a rank's report cannot be read: {0}")]
     Report(#[from] serde_json::Error),
     #[error("{0}: {1}")]

@@ -35,8 +35,11 @@ mod work;
 
 use std::{env, process::ExitCode};
 
-use hg_job::{Local, Settings};
-use hg_job_runner::say::{self, say};
+use hg_job::{Job, Local, Settings};
+use hg_job_runner::{
+    program::{self, Program, Verdict},
+    say::say,
+};
 
 use crate::{arguments::Arguments, error::Error, network::Network};
 
@@ -49,62 +52,47 @@ fn main() -> ExitCode {
         say(&format!("{NAME}: {why}"));
         return ExitCode::FAILURE;
     }
-    let arguments: Arguments = match hg_cli_style::parse_or(not_read, say::prints) {
-        Ok(arguments) => arguments,
-        Err(ended) => return ended,
-    };
-    match run(&arguments) {
-        Ok(code) => code,
-        Err(Error::Told) => ExitCode::FAILURE,
-        Err(error) => {
-            say(&format!("{NAME}: {error}"));
-            ExitCode::FAILURE
+    program::main::<Arguments>()
+}
+
+impl Program for Arguments {
+    const NAME: &'static str = NAME;
+
+    type Error = Error;
+
+    fn alone(&self) -> Result<Option<ExitCode>, Error> {
+        let (Some(size), Some(rate)) = (self.local, self.link.filter(|_| self.copy)) else {
+            return Ok(None);
+        };
+        self.check(size)?;
+        self.check_files()?;
+        copy::measure(self, size, rate)?;
+        Ok(Some(ExitCode::SUCCESS))
+    }
+
+    /// Processes, on emulated hosts where that is asked for, after what is measured beside them.
+    fn local(&self) -> Result<Option<Local>, Error> {
+        let Some(size) = self.local else { return Ok(None) };
+        self.check(size)?;
+        self.check_files()?;
+        let made = self.link.map(|rate| Network::new(size, rate)).transpose();
+        let network = made.map_err(|why| Error::Argument("link", why))?;
+        let mut local = Local::new(size);
+        if self.mpi {
+            let rows = mpi::measure(self, size, network.as_ref())?;
+            local = local.variable(report::BESIDE, serde_json::to_string(&rows)?);
         }
+        if let Some(network) = network {
+            let pids: Vec<String> = network.pids().iter().map(u32::to_string).collect();
+            local = local.variable(HOSTS, pids.join(","));
+            self.network.get_or_init(|| network);
+        }
+        Ok(Some(local))
     }
-}
 
-fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    if let Some(size) = arguments.local
-        && !Local::is_rank()
-    {
-        return run_local(arguments, size);
+    fn work(&self, job: &Job) -> Result<Verdict, Error> {
+        work::run(job, self)
     }
-    let job = Settings::new().on_waiting(say_waiting).connect()?;
-    // Below `--local` the runner has said it.
-    if job.rank() == 0 && !Local::is_rank() {
-        say::if_debug();
-    }
-    let is_well = work::run(&job, arguments)?;
-    job.leave()?;
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Starts the processes, on emulated hosts where that is asked for, after what is measured beside them.
-fn run_local(arguments: &Arguments, size: u32) -> Result<ExitCode, Error> {
-    arguments.check(size)?;
-    arguments.check_files()?;
-    say::if_debug();
-    if let (true, Some(rate)) = (arguments.copy, arguments.link) {
-        copy::measure(arguments, size, rate)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let network = arguments.link.map(|rate| Network::new(size, rate)).transpose();
-    let network = network.map_err(|why| Error::Argument("link", why))?;
-    let mut local = Local::new(size).on_waiting(say_waiting);
-    if arguments.mpi {
-        let rows = mpi::measure(arguments, size, network.as_ref())?;
-        local = local.variable(report::BESIDE, serde_json::to_string(&rows)?);
-    }
-    if let Some(network) = &network {
-        let pids: Vec<String> = network.pids().iter().map(u32::to_string).collect();
-        local = local.variable(HOSTS, pids.join(","));
-    }
-    let ended = local.run()?;
-    let report = ended.report();
-    if !report.is_empty() {
-        say(&format!("{NAME}: {report}"));
-    }
-    Ok(ExitCode::from(ended.code()))
 }
 
 /// A rank on an emulated host goes there.
@@ -113,16 +101,6 @@ fn enter_host() -> Result<(), String> {
     let rank = Settings::new().rank().unwrap_or(0) as usize;
     let pid = pids.split(',').nth(rank).and_then(|pid| pid.parse().ok());
     network::enter(pid.ok_or_else(|| format!("{HOSTS} names no host for rank {rank}"))?)
-}
-
-fn not_read(sentence: String) -> ExitCode {
-    say::unreadable(NAME, &sentence);
-    ExitCode::from(hg_cli_style::WRONG)
-}
-
-/// Whom this process waits for at the start.
-fn say_waiting(words: &str) {
-    say(&format!("{NAME}: {words}"));
 }
 
 /// The processes in whose namespaces the emulated hosts are, by rank.

@@ -7,7 +7,7 @@ use hg::{
     bulk::{Buffer, Bulk, Rights, alloc},
 };
 use hg_job::{Job, Local};
-use hg_job_runner::{say, watch::Watch};
+use hg_job_runner::{program::Verdict, say, watch::Watch};
 use hg_multicast::{Data, Destination, Group, Multicast, Object, schedule};
 
 use crate::{
@@ -18,17 +18,17 @@ use crate::{
     steps,
 };
 
-/// Runs this process; whether every byte of every object was right.
-pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
+/// Runs this process.
+pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<Verdict, Error> {
     let wrong = check(job, arguments).err().map(|error| error.to_string());
     if !say::once(job, NAME, wrong.as_deref())? {
-        return Err(Error::Told);
+        return Ok(Verdict::Told);
     }
     let open = || Ok(Multicast::of_job(job, arguments.builder()?, arguments.url())?);
     let opened: Result<_, Error> = open();
     let wrong = opened.as_ref().err().map(ToString::to_string);
     if !say::once(job, NAME, wrong.as_deref())? {
-        return Err(Error::Told);
+        return Ok(Verdict::Told);
     }
     let (multicast, addresses) = opened?;
     let watch = Watch::start(job, NAME).map_err(Error::Thread)?;
@@ -41,7 +41,7 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<bool, Error> {
     };
     watch.end();
     multicast.close();
-    Ok(is_well)
+    Ok(if is_well { Verdict::Well } else { Verdict::Wrong })
 }
 
 fn check(job: &Job, arguments: &Arguments) -> Result<(), Error> {

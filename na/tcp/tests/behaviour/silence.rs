@@ -20,11 +20,11 @@ const BOUND: (&str, &str) = ("silence-bound-ms", "3000");
 const BOUND_TIME: Duration = Duration::from_secs(3);
 
 /// A context that is connected to a raw socket with little space.
-fn connected() -> (End, Peer, TcpStream) {
+pub(crate) fn connected(settings: &[(&str, &str)]) -> (End, Peer, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     SockRef::from(&listener).set_recv_buffer_size(4096).unwrap();
     let at = listener.local_addr().unwrap();
-    let mut end = End::open(LOOPBACK, &[BOUND]);
+    let mut end = End::open(LOOPBACK, settings);
     let peer = end.lookup(&format!("tcp://{at}"));
     end.send(1, peer, b"first");
     let raw = std::thread::spawn(move || {
@@ -60,14 +60,14 @@ fn fill(end: &mut End, peer: Peer) -> usize {
 
 #[test]
 fn an_idle_peer_that_is_cut_off_is_reported_within_the_bound() {
-    let (end, peer, raw) = connected();
+    let (end, peer, raw) = connected(&[BOUND]);
     cut_off(&raw);
     is_reported(end, peer);
 }
 
 #[test]
 fn a_peer_that_is_cut_off_while_it_is_called_is_reported_within_the_bound() {
-    let (mut end, peer, raw) = connected();
+    let (mut end, peer, raw) = connected(&[BOUND]);
     cut_off(&raw);
     end.send(QUIET, peer, b"into the void");
     is_reported(end, peer);
@@ -75,7 +75,7 @@ fn a_peer_that_is_cut_off_while_it_is_called_is_reported_within_the_bound() {
 
 #[test]
 fn a_peer_that_was_full_when_it_was_cut_off_is_reported() {
-    let (mut end, peer, raw) = connected();
+    let (mut end, peer, raw) = connected(&[BOUND]);
     fill(&mut end, peer);
     cut_off(&raw);
     is_reported(end, peer);
@@ -83,7 +83,7 @@ fn a_peer_that_was_full_when_it_was_cut_off_is_reported() {
 
 #[test]
 fn a_peer_that_is_busy_for_longer_than_the_bound_is_not_cut_off() {
-    let (mut end, peer, mut raw) = connected();
+    let (mut end, peer, mut raw) = connected(&[BOUND]);
     let sent = fill(&mut end, peer);
     let start = Instant::now();
     while start.elapsed() < BOUND_TIME * 2 {

@@ -1,9 +1,14 @@
 //! Puts and gets: what the contract's tests do not reach.
 
+use std::{io::Read as _, time::Instant};
+
 use hg_na::{Memory, Op, Peer, Region, Rights};
 use watchdog::in_time;
 
-use crate::end::{End, LOOPBACK, Server, arrived, ended};
+use crate::{
+    end::{End, LOOPBACK, Server, arrived, ended},
+    silence::connected,
+};
 
 fn region(end: &End, memory: Memory) -> Region {
     end.domain.register(memory, Rights::all()).unwrap()
@@ -51,7 +56,7 @@ fn a_put_that_was_cancelled_writes_nothing_but_what_was_put() {
     let far = region(&owner, Memory::from(vec![0x22; PUTS * LEN]));
     let peer = end.lookup(&owner.text());
     end.send(1, peer, b"connect");
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while owner.take(arrived).is_none() {
         end.round();
         owner.round();
@@ -84,4 +89,36 @@ fn a_put_that_was_cancelled_writes_nothing_but_what_was_put() {
     let bytes = far.unregister().unwrap().into_vec().unwrap();
     assert!(bytes.iter().all(|byte| matches!(byte, 0x11 | 0x22)), "something else was written");
     assert_eq!(bytes[0], 0x11, "the sockets were full before the cancellation");
+}
+
+/// Bytes that stand before a message in the stream, which is posted when the peer has taken nothing of a put of 8 MiB for long.
+fn bytes_before_a_message(settings: &[(&str, &str)]) -> usize {
+    const LEN: u64 = 8 << 20;
+    let (mut end, peer, mut raw) = connected(settings);
+    let near = region(&end, Memory::from(vec![0; 8 << 20]));
+    let local = near.slice(0, LEN).unwrap();
+    let remote = near.descriptor().slice(0, LEN).unwrap();
+    end.post(2, Op::Put { to: peer, local, remote });
+    // Until the socket is full: the peer reads nothing.
+    (0..2000).for_each(|_| end.round());
+    let said = b"the bishop moves at dawn";
+    end.send(3, peer, said);
+    raw.set_nonblocking(true).unwrap();
+    let (mut stream, mut buffer, start) = (Vec::new(), vec![0; 64 << 10], Instant::now());
+    loop {
+        end.round();
+        let seen = stream.len().saturating_sub(said.len());
+        let len = raw.read(&mut buffer).unwrap_or(0);
+        stream.extend_from_slice(&buffer[..len]);
+        if let Some(at) = stream[seen..].windows(said.len()).position(|bytes| bytes == said) {
+            return seen + at;
+        }
+        in_time!(start, "{} bytes came, and no message", stream.len());
+    }
+}
+
+#[test]
+fn a_message_passes_bulk_data_that_the_kernel_was_not_given_yet() {
+    let waited = bytes_before_a_message(&[("unsent-kib", "64")]);
+    assert!(waited < 256 << 10, "it stood behind {waited} bytes of a put");
 }
