@@ -97,8 +97,13 @@ impl RegionState for RouteRegion {
 }
 
 fn kind_of(memory: Memory) -> (Memory, Kind) {
+    let len = memory.len();
     let memory = match memory.into_vec() {
-        Ok(bytes) => return (Memory::from(bytes), Kind::Vector),
+        // What lies in front of a tail is not part of it.
+        Ok(bytes) => {
+            let start = bytes.len() - usize::try_from(len).unwrap_or(bytes.len());
+            return (Memory::tail(bytes, start), Kind::Vector);
+        }
         Err(memory) => memory,
     };
     let memory = match memory.into_vecs() {

@@ -356,6 +356,17 @@ fn a_region_of_one_side_only_does_not_remain() {
 }
 
 #[test]
+fn the_tail_of_a_vector_is_registered_without_its_head() {
+    let mut owner = End::open(&route(), "net://", &[]);
+    let mut reader = End::open(&route(), "net://", &[]);
+    let peer = reader.lookup(&owner);
+    let tail = Memory::tail(b"a head, the others".to_vec(), 8);
+    let region: Region = owner.domain.register(tail, Rights::READ).unwrap();
+    assert_eq!(get(&mut reader, &mut owner, peer, &region.descriptor()), b"the others");
+    assert_eq!(region.unregister().unwrap().len(), 10);
+}
+
+#[test]
 fn memory_of_every_kind_comes_back_as_it_went_in() {
     let end = End::open(&route(), "net://", &[]);
     let back = |memory: Memory| end.domain.register(memory, Rights::READ).unwrap().unregister();
