@@ -256,7 +256,7 @@ impl Hop {
         self.room.wait_until(|queue| is_over(queue) || self.has_failed());
     }
 
-    /// The same for a thread that makes the side's progress itself, with `turn`, which ends early when anything here has
+    /// The same for a thread that makes the progress itself, with `turn`, which ends early when anything here has
     /// changed.
     pub(crate) fn wait_helping(
         &self,

@@ -41,6 +41,7 @@ use crate::{
     queue::{Loaded, Queue},
     route::{Came, Next, Routes},
     rpc::{From, Lane, Refused, arrive, watch, why},
+    turns::Turn,
 };
 
 /// A shuffle.
@@ -49,7 +50,7 @@ pub(crate) struct Inner {
     pub(crate) from: From,
     pub(crate) options: Options,
     pub(crate) routes: Routes,
-    pub(crate) sides: Vec<Arc<Side>>,
+    pub(crate) side: Arc<Side>,
     /// Origin hops, relay hops, network hops.
     pub(crate) hops: Vec<Hop>,
     pub(crate) table: Table,
@@ -64,8 +65,8 @@ pub(crate) struct Inner {
     in_flight: [Arc<AtomicU64>; 3],
     /// Threads that a sender limit holds back, by lane.
     held_back: [AtomicU32; 3],
-    /// Where batches that go on are sorted, by side.
-    sorting: [Mutex<Sorting>; 2],
+    /// Where batches that go on are sorted.
+    sorting: Mutex<Sorting>,
     /// What each queue of each peer has sent.
     pub(crate) orders: FxHashMap<(u32, Lane), Arriving>,
     /// Answers that end when this shuffle does.
@@ -127,6 +128,8 @@ impl Table {
     }
 }
 
+/// Bytes of a batch below which a sleep costs more than its messages.
+pub(crate) const YIELD_BELOW: usize = 1 << 10;
 /// In place of a hop: none.
 pub(crate) const HERE: u32 = u32::MAX;
 
@@ -141,7 +144,7 @@ impl Inner {
     pub(crate) fn new(
         (name, from): (&str, From),
         options: Options,
-        (routes, sides): (Routes, Vec<Arc<Side>>),
+        (routes, side): (Routes, Arc<Side>),
         (hops, table): (Vec<Hop>, Table),
         shared: [Shared; 3],
     ) -> Self {
@@ -159,7 +162,9 @@ impl Inner {
         };
         let limits = (max, options.callback_bytes_max as u64, options.lobuftarget);
         let due = (options.deliverq_threshold, options.linger);
-        let how = (sides.iter().any(|side| side.yields()), options.deliver_inline);
+        // A wake-up of deliveries costs more than the messages of a short batch.
+        let is_short = options.lobuftarget < YIELD_BELOW;
+        let how = (side.gives_way() && is_short, options.deliver_inline);
         let mail = Mail::new(limits, due, how);
         let [Shared { is_failed, overflow, .. }, ..] = shared.clone();
         Self {
@@ -176,7 +181,7 @@ impl Inner {
             first_hops: table.first_hops(&routes),
             options,
             routes,
-            sides,
+            side,
             hops,
             table,
             mail,
@@ -196,13 +201,6 @@ impl Inner {
             linger: Linger::default(),
             is_over: AtomicBool::new(false),
         }
-    }
-
-    /// The ranks that may call this one, by side.
-    pub(crate) fn callers(&self) -> [Vec<u32>; 2] {
-        let of = |lane| self.hops.iter().filter(move |hop| hop.lane == lane).map(|hop| hop.rank);
-        // The leader of a node calls itself.
-        [of(Lane::Origin).chain([self.routes.me()]).collect(), of(Lane::Network).collect()]
     }
 
     /// A message of the application. Whether a batch has left with it.
@@ -330,7 +328,7 @@ impl Inner {
     /// Messages of callbacks wait for room: those of others wait for them, and a callback's own if they are too many.
     #[cold]
     fn give_way(&self) -> Result<(), Error> {
-        // The sides' own threads make the progress meanwhile.
+        // The engine's thread makes the progress meanwhile.
         if !self.overflow.is_callback() {
             self.call_back();
             self.overflow.wait_until_empty();
@@ -350,9 +348,14 @@ impl Inner {
     /// The clock's thread.
     pub(crate) fn run_clock(&self) {
         let linger = self.options.linger;
+        let mut had_any = false;
         self.linger.run(|now| {
             let hops = self.hops.iter().filter_map(|hop| hop.handle_timeout(now, linger));
-            hops.chain(self.mail.handle_timeout(now, linger)).min()
+            let next = hops.chain(self.mail.handle_timeout(now, linger)).min();
+            // Where something has just lingered, something soon will again: that wakes no clock which looks once more.
+            let again = had_any.then(|| now + linger);
+            had_any = next.is_some();
+            next.or(again)
         });
     }
 
@@ -400,31 +403,28 @@ impl Inner {
         if self.overflow.is_callback() {
             return;
         }
-        for side in &self.sides {
-            if let Some(_turn) = side.turns.help(|| side.engine.interrupt_progress()) {
-                side.poll(self);
-            }
+        if let Some(_turn) = self.help() {
+            self.side.poll(self);
         }
     }
 
     /// Waits until a queue is so, or the shuffle has failed; makes progress meanwhile, unless another thread does.
     pub(crate) fn wait_at(&self, hop: &Hop, is_over: impl FnMut(&Queue<Parent>) -> bool) {
-        let side = self.side_of(hop.lane);
-        let Some(_turn) = side.turns.help(|| side.engine.interrupt_progress()) else {
-            let _sleeper = side.turns.sleep();
+        let Some(_turn) = self.help() else {
+            let _sleeper = self.side.turns.sleep();
             return hop.wait_for(is_over);
         };
-        hop.wait_helping(is_over, || side.turn(self));
+        hop.wait_helping(is_over, || self.side.turn(self));
     }
 
-    /// The side by which such hops are reached.
-    fn side_of(&self, lane: Lane) -> &Side {
-        &self.sides[usize::from(lane == Lane::Network)]
+    /// Begins to make the progress; `None`: another thread does, which is not the engine's own.
+    fn help(&self) -> Option<Turn<'_>> {
+        self.side.turns.help(|| self.side.engine.interrupt_progress())
     }
 
-    /// A thread begins to wait for something that it makes no progress towards: the sides' own threads do.
+    /// A thread begins to wait for something that it makes no progress towards: the engine's own does.
     pub(crate) fn call_back(&self) {
-        self.sides.iter().for_each(|side| side.turns.call_back());
+        self.side.turns.call_back();
     }
 
     /// The sender limits hold back messages of the application, not those that are passed on.

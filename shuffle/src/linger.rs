@@ -51,7 +51,7 @@ impl Linger {
     }
 
     /// Runs the clock until the end. `look` looks after all that lingers, and says when to look again.
-    pub(crate) fn run(&self, look: impl Fn(Instant) -> Option<Instant>) {
+    pub(crate) fn run(&self, mut look: impl FnMut(Instant) -> Option<Instant>) {
         let mut state = locked(&self.state);
         while !*state {
             // C4

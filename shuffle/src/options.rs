@@ -66,9 +66,9 @@ pub struct Options {
     pub deliver_inline: bool,
     /// How long a batch that is not full waits for more messages.
     pub linger: Duration,
-    /// Transport inside a node.
+    /// Transport inside a node: `sm://`, or the one between nodes.
     pub local_url: String,
-    /// Transport between nodes; `routing` is switched off for it.
+    /// Transport between nodes. With `sm://` inside them, one engine has both, and one thread makes its progress.
     pub network_url: String,
     /// Settings of the transport between nodes, by name: how long a silent peer is waited for, a key, ...
     pub network_settings: Vec<(String, String)>,

@@ -18,7 +18,7 @@ use crate::{
     error::PANICKED,
     hop::{Hop, Shared},
     inner::side::{Side, block_on},
-    inner::{Inner, Table},
+    inner::{Inner, Table, YIELD_BELOW},
     message::HEAD,
     overflow::Overflow,
     queue::Queue,
@@ -26,7 +26,7 @@ use crate::{
     rpc::{From, Lane, arrive, watch, why},
     secret::Secret,
     stats::Statistics,
-    transport::Transport,
+    transport::{self, Transport},
 };
 
 /// Who the ranks of a job are, and how they exchange a few bytes before they are connected.
@@ -55,7 +55,7 @@ pub trait Group {
 /// All-to-all messages between the ranks of a job.
 pub struct Shuffle {
     inner: Arc<Inner>,
-    sides: Vec<Arc<Side>>,
+    side: Arc<Side>,
     threads: Vec<JoinHandle<()>>,
     delivery: Option<JoinHandle<Result<u64, u64>>>,
 }
@@ -97,8 +97,8 @@ impl Shuffle {
         options.check()?;
         let routes = Routes::new(group.map(), group.rank());
         let Secret { id, key } = Secret::share(group)?;
-        let sides = open_sides(&routes, &options, key)?;
-        let addresses = exchange(group, name, &routes, &sides)?;
+        let side = Arc::new(open_side(&routes, &options, key)?);
+        let addresses = exchange(group, name, &routes, &side.engine)?;
         let in_flight: [Arc<AtomicU64>; 3] = Default::default();
         let from = From { shuffle: id, rank: routes.me() };
         let is_failed = Arc::new(AtomicBool::new(false));
@@ -110,12 +110,11 @@ impl Shuffle {
             let (is_failed, overflow) = (Arc::clone(&is_failed), Arc::clone(&overflow));
             Shared { in_flight, is_failed, overflow }
         });
-        let hops = make_hops(from, &routes, &options, &sides, &addresses, &shared)?;
-        let of = (routes, sides.clone());
+        let hops = make_hops(from, &routes, &options, &side, &addresses, &shared)?;
+        let of = (routes, Arc::clone(&side));
         let inner = Arc::new(Inner::new((name, from), options, of, hops, shared));
-        let callers = inner.callers();
-        sides.iter().zip(&callers).try_for_each(|(side, ranks)| side.serve(&inner, ranks))?;
-        let mut shuffle = Self { inner, sides, threads: Vec::new(), delivery: None };
+        side.serve(&inner)?;
+        let mut shuffle = Self { inner, side, threads: Vec::new(), delivery: None };
         shuffle.start(deliver)?;
         // Nobody sends before everybody serves.
         group.barrier().map_err(Error::Setup)?;
@@ -223,16 +222,16 @@ impl Shuffle {
         inner.refuse_inline()?;
         let map = inner.routes.map();
         let leader = map.ranks_of(inner.routes.node())[0];
-        let side = &self.sides[0];
+        let engine = &self.side.engine;
         let address = if leader == inner.routes.me() {
-            side.engine.lookup(side.engine.address())
+            engine.lookup(transport::addresses(engine)[0])
         } else {
             Ok(*inner.hops[inner.table.origin[0].unwrap_or(0) as usize].ends().1)
         };
         let peer = address.map_err(|error| Error::Setup(error.to_string()))?;
-        // The sides' own threads make the progress meanwhile.
+        // The engine's thread makes the progress meanwhile.
         inner.call_back();
-        match block_on(side.engine.call(arrive, &peer, (inner.from,))) {
+        match block_on(engine.call(arrive, &peer, (inner.from,))) {
             Ok(()) => self.check(),
             Err(error) => {
                 // Whoever is at fault: everybody is told, by this rank or by one that knows better.
@@ -299,10 +298,8 @@ impl Shuffle {
             let builder = thread::Builder::new().name(name.to_owned());
             builder.spawn(run).map_err(|error| Error::Setup(format!("a thread: {error}")))
         };
-        for (name, side) in ["shuffle local", "shuffle network"].into_iter().zip(&self.sides) {
-            let (side, inner) = (Arc::clone(side), Arc::clone(&self.inner));
-            self.threads.push(spawn(name, Box::new(move || side.run(&inner)))?);
-        }
+        let (side, inner) = (Arc::clone(&self.side), Arc::clone(&self.inner));
+        self.threads.push(spawn("shuffle progress", Box::new(move || side.run(&inner)))?);
         let inner = Arc::clone(&self.inner);
         self.threads.push(spawn("shuffle clock", Box::new(move || inner.run_clock()))?);
         if self.inner.options.deliver_inline {
@@ -339,9 +336,8 @@ impl Shuffle {
                 }
                 inner.note_watch_ended();
             };
-            let side = usize::from(lane == Lane::Network);
             self.inner.note_watch_begun();
-            self.sides[side].spawn(Box::pin(task), first);
+            self.side.spawn(Box::pin(task), first);
         }
     }
 
@@ -373,14 +369,12 @@ impl Shuffle {
         self.inner.hops.iter().for_each(Hop::fail);
         self.inner.end();
         self.inner.linger.end();
-        for side in &self.sides {
-            side.interrupt();
-        }
+        self.side.interrupt();
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so.
             drop(thread.join());
         }
-        self.sides.iter().for_each(|side| side.close());
+        self.side.close();
     }
 }
 
@@ -435,23 +429,24 @@ impl fmt::Debug for Dump {
     }
 }
 
-fn open_sides(routes: &Routes, options: &Options, key: [u8; 32]) -> Result<Vec<Arc<Side>>, Error> {
+fn open_side(routes: &Routes, options: &Options, key: [u8; 32]) -> Result<Side, Error> {
     let (neighbours, others) = (routes.neighbours().count(), routes.represented().count());
     // From each peer: the batches of two queues, a watch, and arrivals.
-    let requests = |peers: usize| REQUESTS_MIN + peers * (2 * crate::MAXRPC_MAX as usize + 4);
+    let requests = REQUESTS_MIN + (neighbours + others) * (2 * crate::MAXRPC_MAX as usize + 4);
     let wait = how_to_wait(neighbours + 1);
-    // Where other programs compete for the processors, letting them run is dear: it is for messages that a sleep makes dearer.
-    let yields = matches!(wait, hg::Wait::Block) && options.lobuftarget < YIELD_BELOW;
-    let node = Transport { url: &options.local_url, settings: &[], key: None };
-    let mut sides = vec![Arc::new(Side::open(node, requests(neighbours), (wait, yields))?)];
-    if routes.map().nodes() > 1 {
-        let key = options.wants_key().then_some(key);
-        let (url, settings) = (&options.network_url, &options.network_settings);
-        let network = Transport { url, settings, key };
-        // A look at a network is a call of the kernel, like the sleep that it would save.
-        sides.push(Arc::new(Side::open(network, requests(others), (wait, false))?));
+    // A sleep is dear beside the messages of a short batch, and where the kernel has sockets to look at.
+    let yields = matches!(wait, hg::Wait::Block)
+        && (options.lobuftarget < YIELD_BELOW || routes.map().nodes() > 1);
+    let Options { local_url, network_url, network_settings, .. } = options;
+    if routes.map().nodes() == 1 {
+        let node = Transport { url: local_url, settings: &[], key: None };
+        return Side::open(node, requests, (wait, yields));
     }
-    Ok(sides)
+    let url = transport::both(local_url, network_url)
+        .map_err(|why| Error::BadOption { name: "local_url", why })?;
+    let key = options.wants_key().then_some(key);
+    let both = Transport { url: &url, settings: network_settings, key };
+    Side::open(both, requests, (wait, yields))
 }
 
 /// Looking out for messages is for processors that no rank of this node wants otherwise.
@@ -467,16 +462,16 @@ fn exchange(
     group: &impl Group,
     name: &str,
     routes: &Routes,
-    sides: &[Arc<Side>],
+    engine: &hg::Engine,
 ) -> Result<BTreeMap<u32, Vec<String>>, Error> {
-    let addresses: Vec<_> = sides.iter().map(|side| side.engine.address().as_str()).collect();
+    let addresses = transport::addresses(engine);
     // A name may have lines of its own.
     let own = format!("{}\n{name}", addresses.join("\n"));
     let all = group.exchange(&routes.peers(), own.as_bytes()).map_err(Error::Setup)?;
     let lists = all.into_iter().map(|(rank, bytes)| {
         let text = String::from_utf8_lossy(&bytes);
-        let mut lines = text.splitn(sides.len() + 1, '\n').map(str::to_owned);
-        let list: Vec<_> = lines.by_ref().take(sides.len()).collect();
+        let mut lines = text.splitn(addresses.len() + 1, '\n').map(str::to_owned);
+        let list: Vec<_> = lines.by_ref().take(addresses.len()).collect();
         match lines.next() {
             Some(theirs) if theirs == name => Ok((rank, list)),
             Some(theirs) => Err(Error::Setup(format!(
@@ -495,21 +490,21 @@ fn make_hops(
     from: From,
     routes: &Routes,
     options: &Options,
-    sides: &[Arc<Side>],
+    side: &Side,
     addresses: &BTreeMap<u32, Vec<String>>,
     shared: &[Shared; 3],
 ) -> Result<(Vec<Hop>, Table), Error> {
     let map = routes.map();
     let mut hops = Vec::new();
     let mut add = |rank: u32, lane: Lane| {
-        let side = &sides[usize::from(lane == Lane::Network)];
         let (maxrpc, bytes_max, target) = match lane {
             Lane::Origin => (options.lomaxrpc, options.lomaxbytes, options.lobuftarget),
             Lane::Relay => (options.lrmaxrpc, options.lrmaxbytes, options.lrbuftarget),
             Lane::Network => (options.rmaxrpc, options.rmaxbytes, options.rbuftarget),
         };
         let queue = Queue::new(maxrpc, target).with_bytes_max(bytes_max as u64);
-        let address = addresses.get(&rank).map(|list| &list[usize::from(lane == Lane::Network)]);
+        let at = |list: &Vec<String>| usize::from(lane == Lane::Network).min(list.len() - 1);
+        let address = addresses.get(&rank).map(|list| &list[at(list)]);
         let address = address.ok_or_else(|| Error::Setup(format!("rank {rank} has no address")))?;
         let peer = side.engine.lookup(address.as_str());
         let peer = peer.map_err(|error| Error::Setup(format!("rank {rank}: {error}")))?;
@@ -536,10 +531,8 @@ fn make_hops(
 const TELL: Duration = Duration::from_secs(1);
 /// How long it waits for what can still arrive.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Bytes of a batch below which a sleep costs more than its messages.
-const YIELD_BELOW: usize = 1 << 10;
-/// Threads of a rank that are busy at a time: a sender, the two sides', delivery.
-const THREADS: usize = 4;
+/// Threads of a rank that are busy at a time: a sender, the engine's, delivery.
+const THREADS: usize = 3;
 /// Requests in service beside those of peers.
 const REQUESTS_MIN: usize = 64;
 

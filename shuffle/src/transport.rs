@@ -1,21 +1,58 @@
-//! How the engine of a side is opened: inside a node, or between nodes.
+//! How a process's engine is opened: one for shared memory inside its node and for the network between nodes, so that one
+//! thread makes the progress of both, and sleeps for both.
 
-/// What the engine of a side is opened with.
+/// What an engine is opened with.
 pub(crate) struct Transport<'a> {
     pub(crate) url: &'a str,
     pub(crate) settings: &'a [(String, String)],
     pub(crate) key: Option<[u8; 32]>,
 }
 
-/// How the engine of a side is opened, less its limits.
+/// How an engine is opened, less its limits.
 pub(crate) fn builder(Transport { url, settings, key }: Transport<'_>) -> hg::Builder {
     let mut builder = hg::builder().listen(true).progress(hg::Progress::Own);
-    if url.split("://").next().is_some_and(|scheme| scheme.ends_with("tcp")) {
+    let scheme = scheme_of(url);
+    let network = scheme.strip_prefix(WITH_MEMORY);
+    if network.is_none() && scheme.ends_with("tcp") {
         // Nodes that are imitated on one machine are to use their network.
         builder = builder.setting("routing", "off");
     }
     for (name, value) in settings {
-        builder = builder.setting(name, value);
+        let name = match network {
+            // Shared memory may have a setting of the same name.
+            Some(network) if !name.contains('.') => format!("{network}.{name}"),
+            _ => name.clone(),
+        };
+        builder = builder.setting(&name, value);
     }
     key.into_iter().fold(builder, hg::Builder::key)
 }
+
+/// The URL of an engine of both, in a job of several nodes. `Err`: why there is none.
+pub(crate) fn both(local: &str, network: &str) -> Result<String, String> {
+    if scheme_of(local) == scheme_of(network) || local == MEMORY && network.starts_with(WITH_MEMORY)
+    {
+        Ok(network.to_owned())
+    } else if local == MEMORY {
+        Ok(format!("{WITH_MEMORY}{network}"))
+    } else {
+        Err(format!("{local} is neither {MEMORY} nor of the transport of {network}"))
+    }
+}
+
+/// Where others reach an engine: inside its node and by the network, or one address for both.
+pub(crate) fn addresses(engine: &hg::Engine) -> Vec<&str> {
+    let address = engine.address().as_str();
+    match scheme_of(address) {
+        // Before the first one stands the node's id.
+        "uid" => address.split('#').skip(1).collect(),
+        _ => vec![address],
+    }
+}
+
+fn scheme_of(url: &str) -> &str {
+    url.split("://").next().unwrap_or_default()
+}
+
+const MEMORY: &str = "sm://";
+const WITH_MEMORY: &str = "sm+";

@@ -1,10 +1,10 @@
-//! Who makes the progress of a side: its own thread, or one that waits for room there and is on a processor already.
+//! Who makes the progress of an engine: its own thread, or one that waits for room there and is on a processor already.
 //!
 //! # Protocol
-//! One thread at a time *helps*. The side's thread stands aside meanwhile, and for [`GRACE`] after the last one has left, so
+//! One thread at a time *helps*. The engine's thread stands aside meanwhile, and for [`GRACE`] after the last one has left, so
 //! that waits one after the other never wake it. When other threads wait too, the last helper calls it back.
 //!
-//! | helper | side's thread |
+//! | helper | engine's thread |
 //! |---|---|
 //! | H1 `helper.store(true)` | S1 `is_aside.store(false)` |
 //! | H2 `is_aside.load`: unless it is, interrupt the progress | S2 `helper.load`: stand aside again, or make progress |
@@ -36,7 +36,7 @@ pub(crate) struct Turns {
     departures: AtomicU32,
     is_aside: AtomicBool,
     is_deep: AtomicBool,
-    /// The side's thread was called back.
+    /// The engine's thread was called back.
     is_called: Mutex<bool>,
     called: Condvar,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Turn<'t>(&'t Turns);
 pub(crate) struct Sleeper<'t>(&'t Turns);
 
 impl Turns {
-    /// Begins to help; `interrupt` ends the progress of the side's thread. `None`: somebody does already.
+    /// Begins to help; `interrupt` ends the progress of the engine's thread. `None`: somebody does already.
     #[inline]
     pub(crate) fn help(&self, interrupt: impl FnOnce()) -> Option<Turn<'_>> {
         // H1
@@ -65,17 +65,17 @@ impl Turns {
 
     /// Notes a thread that sleeps until somebody else makes room.
     pub(crate) fn sleep(&self) -> Sleeper<'_> {
-        // Relaxed: a helper that misses it leaves the side's thread aside for a grace.
+        // Relaxed: a helper that misses it leaves the engine's thread aside for a grace.
         self.others.fetch_add(1, Ordering::Relaxed);
         Sleeper(self)
     }
 
-    /// Whether the side's thread is to stand aside.
+    /// Whether the engine's thread is to stand aside.
     pub(crate) fn is_helped(&self) -> bool {
         self.helper.load(Ordering::SeqCst) // S2
     }
 
-    /// Calls the side's thread back.
+    /// Calls the engine's thread back.
     pub(crate) fn call_back(&self) {
         // Relaxed: a thread that is about to stand aside looks again after a grace.
         if self.is_aside.load(Ordering::Relaxed) {
@@ -138,7 +138,7 @@ impl Drop for Sleeper<'_> {
     }
 }
 
-/// How long the side's thread stays aside after the last helper has left.
+/// How long the engine's thread stays aside after the last helper has left.
 const GRACE: Duration = Duration::from_millis(1);
 /// Times of [`GRACE`] that one helper takes before the thread stops looking.
 const GRACES_UNTIL_DEEP: u32 = if cfg!(loom) { 1 } else { 8 };

@@ -47,6 +47,16 @@ fn all_to_all(map: &str, options: &Options, count: u32, length: impl Fn(u32) -> 
     }
 }
 
+#[test]
+fn ranks_of_a_node_may_use_the_transport_between_nodes_and_no_third_one() {
+    all_to_all("2x2", &options(|it| it.local_url = "tcp://127.0.0.1".to_owned()), 50, |_| 100);
+    let third = options(|it| it.local_url = "ofi+tcp://127.0.0.1".to_owned());
+    let refused = run("1+1", |group| Shuffle::new(&group, "test", third.clone(), |_| ()).map(drop));
+    for refused in refused {
+        assert!(matches!(refused, Err(Error::BadOption { name: "local_url", .. })), "{refused:?}");
+    }
+}
+
 /// By a sender handle, or without.
 fn all_to_all_by(
     by_sender: bool,

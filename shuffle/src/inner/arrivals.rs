@@ -98,7 +98,7 @@ impl Inner {
             return u64::from(mine);
         }
         let (own, _) = bytes.split_at(bytes.len() - rest.bytes().len());
-        let mut sorting = locked(&self.sorting[usize::from(lane == Lane::Network)]);
+        let mut sorting = locked(&self.sorting);
         sorting.own.extend_from_slice(own);
         sorting.mine = mine;
         if let Err(refused) = self.sort(lane, rest, &mut sorting) {

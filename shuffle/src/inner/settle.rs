@@ -60,7 +60,7 @@ impl Inner {
         if self.is_gone(self.routes.me()) {
             return;
         }
-        // The sides' own threads make the progress meanwhile.
+        // The engine's thread makes the progress meanwhile.
         self.call_back();
         for lane in [Lane::Origin, Lane::Network, Lane::Relay] {
             let hops = || self.hops.iter().filter(move |hop| hop.lane == lane);

@@ -1,5 +1,5 @@
-//! The two sides of a process: shared memory inside its node and the network between nodes. Each has an engine and a
-//! thread that makes its progress.
+//! The engine of a process, for shared memory inside its node and the network between nodes, and the thread that makes its
+//! progress.
 
 use std::{
     pin::{Pin, pin},
@@ -30,13 +30,52 @@ use crate::{
 struct Callers(FxHashMap<u32, OnceLock<Peer>>);
 
 impl Callers {
-    fn new(ranks: &[u32]) -> Self {
-        Self(ranks.iter().map(|rank| (*rank, OnceLock::new())).collect())
+    fn of(inner: &Inner) -> Self {
+        let hops = inner.hops.iter().map(|hop| hop.rank);
+        // The leader of a node calls itself.
+        let ranks = hops.chain([inner.routes.me()]);
+        Self(ranks.map(|rank| (rank, OnceLock::new())).collect())
     }
 
     /// Whether this is the rank's connection.
     fn is(&self, rank: u32, peer: Peer) -> bool {
         self.0.get(&rank).is_some_and(|bound| *bound.get_or_init(|| peer) == peer)
+    }
+}
+
+/// Lets others run, as long as those are ranks, which soon wait in their turn. A program that does not keeps the processor for
+/// its whole slice, hundreds of batches long: after that nobody gives way here for a while, which doubles each time.
+#[derive(Debug, Default)]
+struct Yields {
+    /// Times not to give way, and how many those were last. Relaxed: of one thread at a time, or one more or less.
+    kept: AtomicU32,
+    penalty: AtomicU32,
+}
+
+impl Yields {
+    /// Whether another look is worth while.
+    fn give_way(&self) -> bool {
+        let kept = self.kept.load(Ordering::Relaxed);
+        if kept > 0 {
+            self.kept.store(kept - 1, Ordering::Relaxed);
+            return false;
+        }
+        let before = Instant::now();
+        thread::yield_now();
+        self.note(before.elapsed())
+    }
+
+    /// The processor was gone for so long.
+    fn note(&self, gone: Duration) -> bool {
+        let penalty = self.penalty.load(Ordering::Relaxed);
+        let is_late = gone > LATE;
+        let next =
+            if is_late { (penalty * 2).clamp(PENALTY_MIN, PENALTY_MAX) } else { penalty / 2 };
+        self.penalty.store(next, Ordering::Relaxed);
+        if is_late {
+            self.kept.store(next, Ordering::Relaxed);
+        }
+        !is_late
     }
 }
 
@@ -48,7 +87,7 @@ pub(crate) struct Side {
     pub(crate) engine: hg::Engine,
     pub(crate) turns: Turns,
     /// Whoever finds nothing here lets others run before it sleeps.
-    yields: bool,
+    yields: Option<Yields>,
     /// Rounds of progress.
     rounds: AtomicU32,
     ready: Arc<Ready>,
@@ -56,7 +95,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    /// `requests`: how many may be in service at a time; `yields`: looking costs little, and processors are shared.
+    /// `requests`: how many may be in service at a time; `yields`: a sleep is dear, and processors are shared.
     pub(crate) fn open(
         transport: Transport<'_>,
         requests: usize,
@@ -70,6 +109,7 @@ impl Side {
             .large_max(LARGE_MAX)
             .large_in_service_max(LARGE_IN_SERVICE_MAX);
         let engine = builder.open(url).map_err(|error| Error::Setup(format!("{url}: {error}")))?;
+        let yields = yields.then(Yields::default);
         let (turns, rounds, ready, tasks) = Default::default();
         Ok(Self { engine, turns, yields, rounds, ready, tasks })
     }
@@ -78,10 +118,10 @@ impl Side {
         &self.ready
     }
 
-    /// Serves what these ranks call.
-    pub(crate) fn serve(&self, inner: &Arc<Inner>, ranks: &[u32]) -> Result<(), Error> {
+    /// Serves what the ranks call that this one is connected to.
+    pub(crate) fn serve(&self, inner: &Arc<Inner>) -> Result<(), Error> {
         let engine = &self.engine;
-        let callers = Arc::new(Callers::new(ranks));
+        let callers = Arc::new(Callers::of(inner));
         let of = || {
             let (weak, callers) = (Arc::downgrade(inner), Arc::clone(&callers));
             move |request: &Request, from: From| {
@@ -171,17 +211,21 @@ impl Side {
     /// Makes progress until something has moved. Who shares a processor lets others run before it sleeps: they bring
     /// more at a time, and need not wake it.
     fn look(&self, progress: impl Fn(Duration) -> bool) -> bool {
-        if self.yields {
-            if progress(Duration::ZERO) {
-                return true;
+        if let Some(yields) = &self.yields {
+            for _ in 0..LOOKS {
+                if progress(Duration::ZERO) {
+                    return true;
+                }
+                if !yields.give_way() {
+                    break;
+                }
             }
-            thread::yield_now();
         }
         progress(IDLE)
     }
 
-    pub(crate) fn yields(&self) -> bool {
-        self.yields
+    pub(crate) fn gives_way(&self) -> bool {
+        self.yields.is_some()
     }
 
     /// What is to be done after a round.
@@ -229,7 +273,7 @@ impl Side {
     }
 }
 
-/// Sleeps until a call has ended, of which a side's thread makes the progress.
+/// Sleeps until a call has ended, of which the engine's thread makes the progress.
 pub(crate) fn block_on<T>(call: impl Future<Output = T>) -> T {
     let mut call = pin!(call);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -256,5 +300,37 @@ const LARGE_MAX: u64 = 2 << 30;
 const LARGE_IN_SERVICE_MAX: u64 = 4 << 30;
 /// Rounds after which the clock is read.
 const ROUNDS: u32 = 256;
+/// Looks of a thread that gives way, before it sleeps.
+const LOOKS: u32 = 4;
+/// Ranks that share a processor give it back sooner (one run of 700 takes longer); the kernel's slices are as long as a tick, 4 ms.
+const LATE: Duration = Duration::from_millis(2);
+/// Sleeps before a thread gives way again to those that keep the processor for long.
+const PENALTY_MIN: u32 = 16;
+const PENALTY_MAX: u32 = 4096;
 /// How long a thread without work sleeps at most.
 const IDLE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_gives_way_for_a_while_to_who_kept_the_processor_and_for_longer_the_next_time() {
+        let yields = Yields::default();
+        assert!(yields.note(Duration::ZERO), "ranks give it back");
+        for kept in [PENALTY_MIN, 2 * PENALTY_MIN, 4 * PENALTY_MIN] {
+            assert!(!yields.note(2 * LATE));
+            assert_eq!(yields.kept.load(Ordering::Relaxed), kept);
+            assert!((0..kept).all(|_| !yields.give_way()));
+            assert_eq!(yields.kept.load(Ordering::Relaxed), 0);
+        }
+        for _ in 0..32 {
+            yields.note(2 * LATE);
+        }
+        assert_eq!(yields.kept.load(Ordering::Relaxed), PENALTY_MAX);
+        // Forgotten step by step.
+        (0..32).for_each(|_| assert!(yields.note(Duration::ZERO)));
+        assert!(!yields.note(2 * LATE));
+        assert_eq!(yields.penalty.load(Ordering::Relaxed), PENALTY_MIN);
+    }
+}
