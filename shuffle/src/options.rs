@@ -32,7 +32,7 @@ pub struct Options {
     /// Bytes under way per origin queue, if that is less: a batch leaves while there are fewer, so that one always may.
     pub lomaxbytes: usize,
     /// Bytes of payload at which a batch of an origin queue leaves; 0 and 1: each message at once. While as many are under
-    /// way as may be, what comes meanwhile shares a batch, up to 16 KiB.
+    /// way as may be, what comes meanwhile shares a batch, up to 16 KiB. A batch costs a call: messages of some KiB want 64 KiB.
     pub lobuftarget: usize,
     /// Batches under way per relay queue.
     pub lrmaxrpc: u32,
