@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, Sender, channel},
@@ -243,7 +244,8 @@ impl Work {
             let blocks = Arc::clone(&self.blocks);
             let mut blocks = blocks.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(blocks) = blocks.as_mut() else { return };
-            let done = self.work(blocks.as_mut(), job);
+            let worked = catch_unwind(AssertUnwindSafe(|| self.work(blocks.as_mut(), job)));
+            let done = worked.unwrap_or_else(|_| Err(std::io::Error::other("it has panicked")));
             tell(done.unwrap_or_else(|error| Done::Failed(error.to_string())));
         }
     }

@@ -81,12 +81,11 @@ impl<'e> Driver<'e> {
         loop {
             let inputs = inbox.take();
             let mut has_moved = !inputs.is_empty();
-            for input in inputs {
-                if matches!(input, Input::End) {
-                    driver.end();
-                    return;
-                }
-                driver.handle(input);
+            let ends = inputs.iter().any(|input| matches!(input, Input::End));
+            inputs.into_iter().for_each(|input| driver.handle(input));
+            if ends {
+                driver.end();
+                return;
             }
             for id in std::mem::take(&mut driver.touched) {
                 driver.act(id);
@@ -104,11 +103,16 @@ impl<'e> Driver<'e> {
         }
     }
 
-    /// Everybody who waits here is told.
+    /// Everybody who waits here is told, and whoever asks for something at this moment.
     fn end(mut self) {
-        for id in self.members.keys().copied().collect::<Vec<_>>() {
-            let why = "this process has ended its multicast".to_owned();
-            self.give(id, Event::Own { why });
+        loop {
+            for id in self.members.keys().copied().collect::<Vec<_>>() {
+                let why = "this process has ended its multicast".to_owned();
+                self.give(id, Event::Own { why });
+                self.reform_is_late(id);
+            }
+            let Some(rest) = self.inbox.take_or_end() else { break };
+            rest.into_iter().for_each(|input| self.handle(input));
         }
         let _ = self.engine.progress(Duration::ZERO);
     }
@@ -142,7 +146,7 @@ impl<'e> Driver<'e> {
         let is_root = opening.own == 0;
         self.insert(id, Member::new(opening));
         // The root says who is missing; the others wait longer.
-        self.set_deadline(id, if is_root { within } else { within + within / 2 });
+        self.set_deadline(id, if is_root { within } else { within.saturating_add(within / 2) });
         self.act(id);
     }
 

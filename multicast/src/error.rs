@@ -2,6 +2,8 @@
 
 use hg::Address;
 
+use crate::machine::{BLOCKS_MAX, SIZE_MAX};
+
 /// Why something could not be begun.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -31,6 +33,16 @@ pub enum Error {
         len: usize,
         /// [`METADATA_MAX`](crate::METADATA_MAX).
         max: usize,
+    },
+    /// It has more blocks or bytes than an object can have. Give it a greater [`block_size`](crate::Options::block_size).
+    #[error(
+        "{size} bytes in blocks of {block_size} are over the limits of {BLOCKS_MAX} blocks and {SIZE_MAX} bytes"
+    )]
+    TooLarge {
+        /// What was given.
+        size: u64,
+        /// The size of the group's blocks.
+        block_size: u64,
     },
     /// Many objects wait for their turn. Wait for one of them.
     #[error("{0} objects are under way, which is the limit")]

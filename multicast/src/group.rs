@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Failure},
     id::GroupId,
     inbox::{Closing, Input, Reformed, Resent, Sending},
-    machine::{METADATA_MAX, SENDS_MAX},
+    machine::{METADATA_MAX, SENDS_MAX, is_possible},
     object::{Object, Received},
     options::Options,
     process::Process,
@@ -44,7 +44,7 @@ impl Group {
     /// ([`resent`](Self::resent)).
     ///
     /// # Errors
-    /// [`Error::NotRoot`], [`Error::MetadataTooLong`], [`Error::TooMany`], [`Error::Engine`] for memory that cannot be registered,
+    /// [`Error::NotRoot`], [`Error::MetadataTooLong`], [`Error::TooLarge`], [`Error::TooMany`], [`Error::Engine`] for memory that cannot be registered,
     /// [`Error::Failed`], [`Error::Closed`].
     pub fn send(
         &self,
@@ -64,8 +64,10 @@ impl Group {
         let (completion, ended) = Completion::new();
         let metadata = metadata.to_vec();
         let sending = Sending { store, disk, size, block_size, metadata, ended };
-        self.process.inbox.push(Input::Send(self.id, Box::new(sending)));
-        Ok(completion)
+        match self.process.inbox.push(Input::Send(self.id, Box::new(sending))) {
+            Ok(()) => Ok(completion),
+            Err(_over) => Err(self.outcome().map_or_else(Error::Failed, |()| Error::Closed)),
+        }
     }
 
     fn begin_one(&self) -> Result<(), Error> {
@@ -85,17 +87,20 @@ impl Group {
     /// Its store, the number of its disk, its size, and that of its blocks.
     fn prepare(&self, object: Object) -> Result<(Store, Option<u64>, u64, u64), Error> {
         let members = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
-        let of_size =
-            |size| self.options.block_size.unwrap_or_else(|| block_size(size, members)).max(1);
+        let of_size = |size| self.options.block_size.unwrap_or_else(|| block_size(size, members));
         let (process, mut number) = (&self.process, None);
         let (store, size) = Store::of_object(&process.engine, object, |blocks, size| {
             let disk = process.inbox.next_disk();
             number = Some(disk);
             let inbox = Arc::clone(&process.inbox);
-            let tell = move |done| inbox.push(Input::Disk(disk, done));
+            let tell = move |done| inbox.tell(Input::Disk(disk, done));
             Disk::start(&process.engine, blocks, of_size(size).min(size.max(1)), tell)
         })?;
-        Ok((store, number, size, of_size(size)))
+        let block_size = of_size(size);
+        if !is_possible(size, block_size) {
+            return Err(Error::TooLarge { size, block_size });
+        }
+        Ok((store, number, size, block_size))
     }
 
     /// The next object that has come whole, in the root's order; `None` when the group was closed in good order. After a failure
@@ -107,7 +112,11 @@ impl Group {
     /// Ends when all members have joined.
     pub fn joined(&self) -> Completion<Result<(), Failure>> {
         let (completion, completer) = Completion::new();
-        self.process.inbox.push(Input::Joined(self.id, completer));
+        if let Err(Input::Joined(_, completer)) =
+            self.process.inbox.push(Input::Joined(self.id, completer))
+        {
+            completer.complete(self.outcome());
+        }
         completion
     }
 
@@ -117,7 +126,12 @@ impl Group {
         self.leaves = false;
         let (completion, ended) = Completion::new();
         let keeps: Arc<Process> = Arc::clone(&self.process);
-        self.process.inbox.push(Input::Close(self.id, Closing { ended, keeps }));
+        let closing = Closing { ended, keeps };
+        if let Err(Input::Close(_, closing)) =
+            self.process.inbox.push(Input::Close(self.id, closing))
+        {
+            closing.ended.complete(self.outcome());
+        }
         completion
     }
 
@@ -128,7 +142,7 @@ impl Group {
     ///
     /// # Errors
     /// [`Error::NotFailed`]; [`Error::Failed`] when the one that leads does not call it within
-    /// [`join_within`](crate::Options::join_within); [`Error::Members`] when nobody else is left.
+    /// [`join_within`](crate::Options::join_within); [`Error::Members`] when nobody else is left; [`Error::Closed`].
     pub fn reform(mut self) -> Completion<Result<Self, Error>> {
         self.leaves = false;
         let (completion, completer) = Completion::new();
@@ -146,7 +160,11 @@ impl Group {
                 leaves: true,
             }));
         };
-        self.process.inbox.push(Input::Reform(self.id, Box::new(formed)));
+        if let Err(Input::Reform(_, formed)) =
+            self.process.inbox.push(Input::Reform(self.id, Box::new(formed)))
+        {
+            formed(Err(Error::Closed));
+        }
         completion
     }
 
@@ -154,6 +172,11 @@ impl Group {
     /// member of this group has them. Given once.
     pub fn resent(&mut self) -> Vec<(u64, Completion<Result<(), Failure>>)> {
         std::mem::take(&mut self.resent)
+    }
+
+    /// How it has ended, once the driver has, and with it every group.
+    fn outcome(&self) -> Result<(), Failure> {
+        self.shared.lock().ended.clone().expect("a driver that ends has ended its groups")
     }
 
     /// Why the group has failed, if it has.
@@ -190,7 +213,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if self.leaves {
-            self.process.inbox.push(Input::Leave(self.id));
+            self.process.inbox.tell(Input::Leave(self.id));
         }
     }
 }
@@ -242,7 +265,7 @@ impl Receive<'_> {
 
     fn take(&self, state: &mut State) -> Option<Result<Option<Received>, Failure>> {
         if let Some((received, bytes)) = state.ready.pop_front() {
-            self.0.process.inbox.push(Input::Received(self.0.id, bytes));
+            self.0.process.inbox.tell(Input::Received(self.0.id, bytes));
             return Some(Ok(Some(received)));
         }
         state.ended.clone().map(|it| it.map(|()| None))

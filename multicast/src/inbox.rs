@@ -102,9 +102,9 @@ pub(crate) type Resent = Vec<(u64, Completion<Result<(), Failure>>)>;
 pub(crate) type OnReformed = Box<dyn FnOnce(Result<Reformed, Error>) + Send>;
 
 /// Where it is told.
-#[derive(Default)]
 pub(crate) struct Inbox {
-    inputs: Mutex<Vec<Input>>,
+    /// `None`: the driver has ended.
+    inputs: Mutex<Option<Vec<Input>>>,
     /// The groups that this process is in: messages of others are dropped unread.
     known: Mutex<FxHashSet<GroupId>>,
     /// What others were asked to say: nothing else is taken for an answer.
@@ -122,6 +122,16 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Inbox {
+    pub(crate) fn new() -> Self {
+        Self {
+            inputs: Mutex::new(Some(Vec::new())),
+            known: Mutex::default(),
+            expected: Mutex::default(),
+            engine: OnceLock::new(),
+            disks: AtomicU64::new(0),
+        }
+    }
+
     pub(crate) fn set_engine(&self, engine: &hg::Engine) {
         let _ = self.engine.set(engine.clone());
     }
@@ -135,9 +145,22 @@ impl Inbox {
         IS_DRIVER.with(|it| it.set(true));
     }
 
-    pub(crate) fn push(&self, input: Input) {
-        lock(&self.inputs).push(input);
+    /// Tells the driver something.
+    ///
+    /// # Errors
+    /// It has ended, and all groups that it had: what it would have been told.
+    pub(crate) fn push(&self, input: Input) -> Result<(), Input> {
+        match lock(&self.inputs).as_mut() {
+            Some(inputs) => inputs.push(input),
+            None => return Err(input),
+        }
         self.interrupt();
+        Ok(())
+    }
+
+    /// The same for what nobody waits for.
+    pub(crate) fn tell(&self, input: Input) {
+        let _ = self.push(input);
     }
 
     fn interrupt(&self) {
@@ -147,7 +170,15 @@ impl Inbox {
     }
 
     pub(crate) fn take(&self) -> Vec<Input> {
-        std::mem::take(&mut *lock(&self.inputs))
+        lock(&self.inputs).as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// What is left, if anything is; nothing more is taken in otherwise.
+    pub(crate) fn take_or_end(&self) -> Option<Vec<Input>> {
+        let mut inputs = lock(&self.inputs);
+        let rest = inputs.take().filter(|rest| !rest.is_empty())?;
+        *inputs = Some(Vec::new());
+        Some(rest)
     }
 
     pub(crate) fn knows(&self, group: GroupId) -> bool {

@@ -27,6 +27,53 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Processes of a job
+//! Under `mpirun` or `srun`, or started by [`hg_job::Local`](https://docs.rs/hydrargyrum-job), the feature `job` tells all ranks the addresses
+//! and the id:
+//!
+//! ```no_run
+//! # #[cfg(feature = "job")]
+//! # fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! # use hg_multicast::{Destination, Multicast, Options};
+//! let job = hg_job::Job::connect()?;
+//! let (multicast, members) = Multicast::of_job(&job, hg::builder(), "tcp://")?;
+//! let id = Multicast::ids_of_job(&job, 1)?[0];
+//! let group = multicast.group(id, &members, job.rank(), Options::default(), |_| Ok(Destination::Allocate))?;
+//! if job.rank() == 0 {
+//!     group.send(std::fs::read("model.bin")?, b"model.bin")?.wait()?;
+//! } else {
+//!     let received = group.receive().wait()?.expect("the root sends one object");
+//!     println!("{} bytes", received.size);
+//! }
+//! group.close().wait()?;
+//! job.leave()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Files
+//! The root sends one by [`Object::file`]; a receiver answers [`Destination::Blocks`] with a file that it has opened for reading and writing, since
+//! blocks are passed on from there.
+//!
+//! # After a death
+//! Whatever waits ends with a [`Failure`], which says who it was. What had come whole is received first. Then all survivors reform:
+//!
+//! ```no_run
+//! # use hg_multicast::{Error, Group, Received};
+//! fn receive_all(mut group: Group, mut take: impl FnMut(Received)) -> Result<(), Error> {
+//!     loop {
+//!         match group.receive().wait() {
+//!             Ok(Some(received)) => take(received),
+//!             Ok(None) => return Ok(group.close().wait()?),
+//!             Err(failure) => {
+//!                 eprintln!("{failure}");
+//!                 group = group.reform().wait()?; // Where member 0 has died, `group.own()` may be 0 now: it sends from here on.
+//!             }
+//!         }
+//!     }
+//! }
+//! ```
+//!
 //! # Threads
 //! A [`Multicast`] has one thread, which makes the progress of its engine and drives all groups; files are read and written by a thread for
 //! each object that is one. Everything else may be called by any thread; what gives a [`Completion`] can be waited for or awaited.

@@ -29,12 +29,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub use self::message::METADATA_MAX;
 pub(crate) use self::{
     blocks::BlockSet,
-    message::{Header, Message},
+    message::{Header, Message, is_possible},
 };
 use self::{lane::Lane, object::Object, receiving::Waiting};
 
 /// Blocks of an object at most.
 pub(crate) const BLOCKS_MAX: u64 = 1 << 24;
+/// Bytes of an object at most: those of all that have begun can be added up.
+pub(crate) const SIZE_MAX: u64 = 1 << 56;
 /// Objects that are not everywhere yet, at the root.
 pub(crate) const SENDS_MAX: usize = 1024;
 /// Offers of one neighbour that may wait at a member: more than its lanes let it make is a breach.

@@ -30,7 +30,7 @@ impl Multicast {
     /// # Errors
     /// [`Error::Engine`], [`Error::Thread`].
     pub fn open(builder: hg::Builder, url: &str) -> Result<Self, Error> {
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(Inbox::new());
         let registered =
             serve(builder, &inbox).map_err(|error| Error::Members(error.to_string()))?;
         let engine = registered.listen(true).progress(hg::Progress::Own).open(url)?;
@@ -60,7 +60,8 @@ impl Multicast {
     /// asked.
     ///
     /// # Errors
-    /// [`Error::Members`], [`Error::SameId`], [`Error::Engine`] for an address that cannot be looked up.
+    /// [`Error::Members`], [`Error::SameId`], [`Error::Engine`] for an address that cannot be looked up, [`Error::Closed`] or
+    /// [`Error::Engine`] after the end of this process's multicast.
     pub fn group(
         &self,
         id: GroupId,
@@ -70,6 +71,11 @@ impl Multicast {
         incoming: impl FnMut(Incoming<'_>) -> Result<Destination, String> + Send + 'static,
     ) -> Result<Group, Error> {
         let nodes = options.check(members, own)?;
+        let place = members.iter().position(|member| member == self.address());
+        if let Some(place) = place.filter(|place| *place as u64 != u64::from(own)) {
+            let why = format!("this process is member {place} by its address, and not {own}");
+            return Err(Error::Members(why));
+        }
         for member in members {
             self.process.engine.lookup(member)?;
         }
@@ -87,7 +93,7 @@ impl Multicast {
             incoming: Box::new(incoming),
             shared: Arc::clone(&shared),
         };
-        self.process.inbox.push(Input::Open(Box::new(opening)));
+        self.process.inbox.push(Input::Open(Box::new(opening))).map_err(|_over| Error::Closed)?;
         let process = Arc::clone(&self.process);
         Ok(Group { process, id, own, members, options, shared, resent: Vec::new(), leaves: true })
     }
@@ -111,19 +117,19 @@ fn serve(builder: hg::Builder, inbox: &Arc<Inbox>) -> Result<hg::Builder, hg::Re
         .serve(tell, move |request, (group, from, message)| {
             if told.knows(group) {
                 let origin = request.origin();
-                told.push(Input::Told { group, from, origin, message });
+                told.tell(Input::Told { group, from, origin, message });
             }
             Ok(())
         })?
         .serve(meet, move |request, (group, meeting)| {
             if met.is_wanted(group, &meeting) {
-                met.push(Input::Met { group, origin: request.origin(), meeting });
+                met.tell(Input::Met { group, origin: request.origin(), meeting });
             }
             Ok(())
         })?
         .serve_later(watch, move |_, (group, _), answer| {
             if watched.knows(group) {
-                watched.push(Input::Watched(answer));
+                watched.tell(Input::Watched(answer));
             } else {
                 answer.send(Err(Unknown));
             }

@@ -63,6 +63,9 @@ impl Options {
         if self.in_flight == 0 || self.in_flight as usize > STEPPED_ROOM_MAX {
             return bad("1 to 8 blocks are offered at a time");
         }
+        if self.block_size == Some(0) {
+            return bad("a block has one byte or more");
+        }
         match &self.nodes {
             Some(nodes) if nodes.len() != members.len() => bad("each member is on one node"),
             Some(nodes) => Ok(nodes.clone()),

@@ -20,7 +20,7 @@ impl Process {
 
     /// Ends the thread, and the engine.
     pub(crate) fn close(&self) {
-        self.inbox.push(Input::End);
+        self.inbox.tell(Input::End);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread.filter(|_| !Inbox::is_driver()) {
             let _ = thread.join();

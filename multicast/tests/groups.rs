@@ -4,9 +4,9 @@
 
 use std::{sync::Arc, thread};
 
-use hg::Address;
+use hg::{Address, bulk::Rights};
 use hg_multicast::{
-    Data, Destination, Error, Group, GroupId, Multicast, Object, Options, Received,
+    Blocks, Data, Destination, Error, Group, GroupId, Multicast, Object, Options, Received,
     schedule::Choice,
 };
 use watchdog::Watchdog;
@@ -243,6 +243,41 @@ fn a_refusal_ends_the_group_by_name_and_is_told_to_all() {
     }
 }
 
+/// Blocks that nobody can read nor write.
+struct Broken;
+
+impl Blocks for Broken {
+    fn read_at(&mut self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
+        panic!("cannot be read")
+    }
+
+    fn write_at(&mut self, _: u64, _: &[u8]) -> std::io::Result<()> {
+        panic!("cannot be written")
+    }
+}
+
+#[test]
+fn who_panics_over_a_block_ends_the_group_by_name() {
+    let _watchdog = Watchdog::start();
+    let members = Members::open("sm://", 2);
+    let mut patient = Options::default();
+    patient.join_within = std::time::Duration::MAX;
+    for at_root in [true, false] {
+        let groups = members.group_with(&patient, |_| {
+            |_: hg_multicast::Incoming<'_>| Ok(Destination::Blocks(Box::new(Broken)))
+        });
+        let object = if at_root {
+            Object::Blocks { from: Box::new(Broken), size: 100_000 }
+        } else {
+            bytes(0, 100_000).into()
+        };
+        let failure = groups[0].send(object, b"").unwrap().wait().unwrap_err();
+        assert_eq!(failure.member, u32::from(!at_root));
+        assert!(failure.why.contains("it has panicked"), "{failure}");
+        assert_eq!(groups[1].receive().wait().unwrap_err(), failure);
+    }
+}
+
 #[test]
 fn who_leaves_without_closing_ends_the_group_for_all() {
     let _watchdog = Watchdog::start();
@@ -272,6 +307,33 @@ fn a_process_that_ends_its_multicast_is_named() {
             assert_eq!(failure.member, 1, "{own}: {failure}");
             assert!(group.close().wait().is_err());
         }
+    }
+}
+
+#[test]
+fn who_asks_for_something_after_the_end_of_its_multicast_is_answered() {
+    let _watchdog = Watchdog::start();
+    for _ in 0..20 {
+        let members = Members::open("sm://", 2);
+        let mut groups = members.group(&Options::default());
+        let more = members.group(&Options::default());
+        let process = &members.processes[0];
+        thread::scope(|scope| {
+            scope.spawn(|| process.close());
+            // Before, while, or after it ends.
+            let sent = groups[0].send(vec![0; 100_000], b"").map(|sending| sending.wait());
+            assert!(matches!(sent, Ok(Ok(())) | Ok(Err(_)) | Err(Error::Failed(_))), "{sent:?}");
+        });
+        let root = groups.remove(0);
+        assert_eq!(root.joined().wait().unwrap_err().member, 0);
+        assert!(matches!(root.send(vec![1], b""), Err(Error::Failed(_))));
+        assert_eq!(root.close().wait().unwrap_err().why, "this process has ended its multicast");
+        let reformed = more.into_iter().next().unwrap().reform().wait();
+        assert!(matches!(reformed, Err(Error::Closed)), "{reformed:?}");
+        let id = GroupId::random().unwrap();
+        let joined = process
+            .group(id, &members.addresses, 0, Options::default(), |_| Ok(Destination::Allocate));
+        assert!(matches!(joined, Err(Error::Closed | Error::Engine(_))), "{joined:?}");
     }
 }
 
@@ -327,6 +389,35 @@ fn overlapping_groups_with_several_roots_do_not_disturb_one_another() {
             }
             close(group);
         }
+    }
+}
+
+#[test]
+fn a_group_that_sends_little_does_not_wait_for_one_that_sends_much_over_the_same_links() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let members = Members::open(url, 3);
+        let place = |own: usize| {
+            let memory = members.processes[own].engine().expose(vec![7; 4 << 20], Rights::READ);
+            Arc::new(memory.unwrap())
+        };
+        let much = members.group_with(&options(Choice::Chain, 64 << 10), |own| {
+            let place = place(own);
+            move |_: hg_multicast::Incoming<'_>| Ok(Destination::Registered(Arc::clone(&place)))
+        });
+        let little = members.group(&options(Choice::Chain, 64 << 10));
+        little[0].joined().wait().unwrap();
+        let object = place(0);
+        let send = |_| much[0].send(Arc::clone(&object), b"").unwrap();
+        let mut sendings: Vec<_> = (0..40).map(send).collect();
+        sendings.remove(0).wait().unwrap();
+        little[0].send(bytes(1, 100_000), b"").unwrap().wait().unwrap();
+        let mut last = sendings.pop().unwrap();
+        assert!(last.try_take().is_none(), "{url}: it has waited for all of the others");
+        last.wait().unwrap();
+        sendings.into_iter().for_each(|it| it.wait().unwrap());
+        close(much);
+        close(little);
     }
 }
 
@@ -426,8 +517,17 @@ fn what_cannot_be_is_refused_in_words() {
     let mut many = Options::default();
     many.in_flight = 9;
     assert!(matches!(group(all, 0, many), Err(Error::Members(_))));
-    let groups = members.group(&Options::default());
+    let said = group(all, 0, options(Choice::Auto, 0)).unwrap_err().to_string();
+    assert_eq!(said, "a block has one byte or more");
+    let said = group(all, 1, Options::default()).unwrap_err().to_string();
+    assert_eq!(said, "this process is member 0 by its address, and not 1");
+    let groups = members.group(&options(Choice::Auto, 1));
     assert!(matches!(groups[1].send(vec![1], b""), Err(Error::NotRoot(1))));
+    let zeros = || Box::new(std::fs::File::open("/dev/zero").unwrap());
+    for size in [(1 << 24) + 1, u64::MAX] {
+        let refused = groups[0].send(Object::Blocks { from: zeros(), size }, b"");
+        assert!(matches!(refused, Err(Error::TooLarge { block_size: 1, .. })), "{refused:?}");
+    }
     assert!(matches!(groups[0].send(vec![1], &[0; 4097]), Err(Error::MetadataTooLong { .. })));
     close(groups);
 }

@@ -252,7 +252,7 @@ impl Member {
         let block_size = header.block_size.min(header.size.max(1));
         let store = destination.and_then(|destination| {
             Store::of_destination(engine, destination, header.size, |blocks| {
-                let tell = move |done| inbox.push(Input::Disk(disk, done));
+                let tell = move |done| inbox.tell(Input::Disk(disk, done));
                 Disk::start(engine, blocks, block_size, tell)
             })
         });

@@ -104,7 +104,7 @@ impl Driver<'_> {
         self.remove(id);
         self.insert(new, member);
         self.acquaintances.remove(&before, self.inbox);
-        self.set_deadline(new, if own == 0 { within } else { within + within / 2 });
+        self.set_deadline(new, if own == 0 { within } else { within.saturating_add(within / 2) });
         self.act(new);
         completer(Ok(Reformed { id: new, own, members, resent }));
     }

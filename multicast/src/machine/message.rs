@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::BLOCKS_MAX;
+use super::{BLOCKS_MAX, SIZE_MAX};
 use crate::schedule::Kind;
 
 /// Bytes that may stand in front of an object.
@@ -44,11 +44,15 @@ impl Header {
                 && among.windows(2).all(|two| two[0] < two[1])
                 && among.last() < Some(&members)
         };
-        self.block_size > 0
-            && self.blocks() <= BLOCKS_MAX
+        is_possible(self.size, self.block_size)
             && self.metadata.len() <= METADATA_MAX
             && self.among.as_ref().is_none_or(is_known)
     }
+}
+
+/// Whether an object of this size can go by blocks of that one.
+pub(crate) fn is_possible(size: u64, block_size: u64) -> bool {
+    block_size > 0 && size <= SIZE_MAX && size.div_ceil(block_size) <= BLOCKS_MAX
 }
 
 /// A message; `S` says where an offered block is, which is the driver's business.
