@@ -14,7 +14,7 @@ use std::{
     os::unix::fs::FileExt as _,
 };
 
-use rustix::fs::{fstatvfs, readlinkat};
+use rustix::fs::{fstatvfs, readlinkat, syncfs};
 
 use crate::{
     folder::{Folder, Found, dress},
@@ -112,10 +112,7 @@ impl Incoming {
                 sums[block.block as usize] = Some(block.sum);
             }
         }
-        for (entry, sum) in reader.ends(&self.offer).map_err(malformed)? {
-            self.end(entry, sum).map_err(|why| Trouble::new(self.path(entry), why))?;
-        }
-        Ok(())
+        self.end(&reader.ends(&self.offer).map_err(malformed)?)
     }
 
     /// Everything has come: folders get their modes and times, and nothing is left beside what was copied.
@@ -319,25 +316,54 @@ impl Incoming {
         Ok(&self.open.as_ref().expect("set above").1)
     }
 
-    /// All of a file has been sent: it gets its name, if it is what it should be.
-    fn end(&mut self, entry: u32, sum: Sum) -> io::Result<()> {
+    /// All of these files has been sent: they get their names, if they are what they should be.
+    fn end(&mut self, ends: &[(u32, Sum)]) -> Result<(), Trouble> {
+        for (entry, sum) in ends {
+            self.check_sums(*entry, *sum).map_err(|why| Trouble::new(self.path(*entry), why))?;
+        }
+        let is_many = ends.len() > SYNCED_EACH;
+        if is_many {
+            let synced = syncfs(self.spool.fd());
+            synced.map_err(|why| Trouble::new(spool::NAME, io::Error::from(why)))?;
+        }
+        for (entry, _) in ends {
+            let named = self.name(*entry, is_many);
+            named.map_err(|why| Trouble::new(self.path(*entry), why))?;
+        }
+        Ok(())
+    }
+
+    /// Whether all blocks of a file have come, and sum up to this; its mode and time are as they should be, too.
+    fn check_sums(&mut self, entry: u32, sum: Sum) -> io::Result<()> {
         if matches!(self.state(entry), State::Whole) {
             return Ok(());
         }
-        let (mode, mtime) = (self.mode(entry, FILE_BITS), self.mtime(entry));
         self.file(entry)?;
-        let (State::Begun(sums), &What::File(size)) = (self.state(entry), &self.entry(entry).what)
-        else {
-            unreachable!("a file that was opened is begun");
-        };
+        let (sums, size) = self.begun(entry);
         let sums: Option<Vec<Sum>> = sums.iter().copied().collect();
         let sums = sums.ok_or_else(|| io::Error::other("some of its blocks have not come"))?;
         if Sum::of_file(size, &sums) != sum {
             return Err(io::Error::other("its checksum is wrong"));
         }
-        dress(self.file(entry)?, mode, mtime)?;
-        self.check_written(entry, size, &sums)?;
-        self.open = None;
+        let (mode, mtime) = (self.mode(entry, FILE_BITS), self.mtime(entry));
+        dress(self.file(entry)?, mode, mtime)
+    }
+
+    /// Gives a file its name once it is on the disk, and what is read there is what has come.
+    fn name(&mut self, entry: u32, is_synced: bool) -> io::Result<()> {
+        if matches!(self.state(entry), State::Whole) {
+            return Ok(());
+        }
+        self.file(entry)?;
+        let (_, file) = self.open.take().expect("opened above");
+        if !is_synced {
+            file.sync_all()?;
+        }
+        let (sums, size) = self.begun(entry);
+        let there = self.held(entry, size, &file, false)?.sums;
+        if !there.iter().map(Some).eq(sums.iter().map(Option::as_ref)) {
+            return Err(io::Error::other("what lies there is not what was written"));
+        }
         let path = self.path(entry);
         let placed =
             self.folder.place((self.spool.fd(), &Spool::name_of(path)), path, self.offer.force);
@@ -351,14 +377,12 @@ impl Incoming {
         Ok(())
     }
 
-    /// Whether the open file is on the disk, and holds what has come.
-    fn check_written(&self, entry: u32, size: u64, sums: &[Sum]) -> io::Result<()> {
-        let (_, file) = self.open.as_ref().expect("it was opened to be written");
-        file.sync_all()?;
-        if self.held(entry, size, file, false)?.sums != sums {
-            return Err(io::Error::other("what lies there is not what was written"));
+    /// The sums of a file's blocks that have come, and its size.
+    fn begun(&self, entry: u32) -> (&[Option<Sum>], u64) {
+        match (self.state(entry), &self.entry(entry).what) {
+            (State::Begun(sums), What::File(size)) => (sums, *size),
+            _ => unreachable!("a file that was opened is begun"),
         }
-        Ok(())
     }
 
     fn count(&self) -> u32 {
@@ -388,6 +412,8 @@ impl Incoming {
     }
 }
 
+/// Files of a part that are brought to the disk one by one; more of them all at once, with whatever else is on its way there.
+const SYNCED_EACH: usize = 8;
 /// Of modes.
 const FILE_BITS: u32 = 0o777;
 const FOLDER_BITS: u32 = 0o1777;
