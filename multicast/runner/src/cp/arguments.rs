@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    fmt,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
@@ -22,7 +23,7 @@ pub(crate) struct Arguments {
         conflicts_with = "receive"
     )]
     words: Vec<OsString>,
-    /// Receives into FOLDER, and nowhere else, until it is ended; prints the address that senders are told.
+    /// Receives into FOLDER, and nowhere else, until it is ended, with --key-file or --open; prints the address that senders are told.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) receive: Option<PathBuf>,
     /// The file with the key that sender and receivers have: 64 hexadecimal digits.
@@ -55,6 +56,9 @@ pub(crate) struct Arguments {
     /// Bytes of a block.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(i64::from(BLOCK_MIN)..=i64::from(BLOCK_MAX)))]
     pub(crate) block_size: u32,
+    /// Leaves out a host that gives no sign of life for so long, so that the others go on; without it they wait for it.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) give_up: Option<u32>,
     /// Prints one JSON object a host, and one for all of them last.
     #[arg(long)]
     pub(crate) json: bool,
@@ -72,6 +76,26 @@ pub(crate) enum Target {
     Address { address: String, folder: Option<Below> },
 }
 
+impl fmt::Display for Target {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Host { host: name, .. } | Self::Address { address: name, .. } => name,
+        })
+    }
+}
+
+impl Target {
+    /// Whether both are one receiver.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Address { address, .. }, Self::Address { address: other, .. }) => {
+                address == other
+            }
+            (this, other) => this == other,
+        }
+    }
+}
+
 impl Arguments {
     /// What is copied, and where to.
     ///
@@ -79,15 +103,21 @@ impl Arguments {
     /// What is wrong with it.
     pub(crate) fn files_and_targets(&self) -> Result<(Vec<PathBuf>, Vec<Target>), String> {
         let first = self.words.iter().position(|word| is_target(word)).unwrap_or(self.words.len());
-        let (files, targets) = self.words.split_at(first);
-        if targets.is_empty() {
+        let (files, words) = self.words.split_at(first);
+        if words.is_empty() {
             return Err("no target is given: HOST:FOLDER, or tcp://ADDRESS/FOLDER".to_owned());
         }
         if files.is_empty() {
             let why = "no file is given; one with a colon in its name is written ./NAME";
             return Err(why.to_owned());
         }
-        let targets = targets.iter().map(|word| target(word)).collect::<Result<_, _>>()?;
+        let targets = words.iter().map(|word| target(word)).collect::<Result<Vec<_>, _>>()?;
+        let is_twice =
+            |at: &usize| targets[..*at].iter().any(|before| before.is_same(&targets[*at]));
+        if let Some(at) = (0..targets.len()).find(is_twice) {
+            let word = words[at].display();
+            return Err(format!("`{word}`: a receiver takes a copy once, into one folder"));
+        }
         Ok((files.iter().map(PathBuf::from).collect(), targets))
     }
 
@@ -190,7 +220,7 @@ mod tests {
             "host:x:y",
             "[::1]:/z",
             "tcp://10.0.0.1:99/m//n",
-            "tcp://10.0.0.1:99",
+            "tcp://10.0.0.1:98",
         ])
         .unwrap();
         assert_eq!(files, ["a", "./b:c", "/d:e"].map(PathBuf::from));
@@ -198,13 +228,16 @@ mod tests {
             host: host.to_owned(),
             folder: folder.to_owned(),
         };
-        let address = |folder| Target::Address { address: "tcp://10.0.0.1:99".to_owned(), folder };
+        let address = |port, folder| {
+            let address = format!("tcp://10.0.0.1:{port}");
+            Target::Address { address, folder }
+        };
         let expected = [
             host("me@host", "."),
             host("host", "x:y"),
             host("::1", "/z"),
-            address(Some(Below::new("m/n").unwrap())),
-            address(None),
+            address(99, Some(Below::new("m/n").unwrap())),
+            address(98, None),
         ];
         assert_eq!(targets, expected);
     }
@@ -215,6 +248,8 @@ mod tests {
             (&["a"][..], "no target"),
             (&["host:"], "no file"),
             (&["a", "host:", "b"], "`b` comes after a target"),
+            (&["a", "host:x", "host:x"], "`host:x`: a receiver takes a copy once"),
+            (&["a", "tcp://1.2.3.4:5/x", "tcp://1.2.3.4:5/y"], "into one folder"),
             (&["a", "tcp://1.2.3.4:5/../x"], "`..`"),
             (&["a", "tcp://1.2.3.4:5/x/y/../z"], "`..`"),
             (&["a", "tcp://1.2.3.4:5//x"], "absolute"),

@@ -2,7 +2,7 @@
 
 use hg_multicast::Multicast;
 
-use crate::{arguments::Arguments, key::Key};
+use crate::{arguments::Arguments, key::Key, protocol};
 
 /// Opens it: over the network only, since the hosts of a copy are not one.
 ///
@@ -16,5 +16,7 @@ pub(crate) fn open(arguments: &Arguments, key: Option<Key>) -> Result<Multicast,
     if let Some(key) = key {
         builder = builder.key(key.0);
     }
+    let builder =
+        builder.serve(protocol::here, |_, ()| Ok(())).map_err(|error| error.to_string())?;
     Multicast::open(builder, &arguments.url).map_err(|error| error.to_string())
 }

@@ -13,6 +13,7 @@
 //! | `send` | the sender's side |
 //! | `receive` | the receiver's side |
 //! | `protocol` | what they ask one another, beside what travels in the group |
+//! | `hosts` | those that are copied to |
 //! | `started` | a receiver that is started on another host |
 //! | `engine`, `key` | the transport, and who may use it |
 //! | `report` | what is printed at the end |
@@ -21,6 +22,7 @@
 
 mod arguments;
 mod engine;
+mod hosts;
 mod key;
 mod protocol;
 mod receive;

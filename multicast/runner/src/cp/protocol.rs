@@ -1,5 +1,7 @@
 //! What a sender asks its receivers, beside what travels in the group.
 
+use std::time::Duration;
+
 use hg_multicast_copy::offer::{Held, Offer, Trouble};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +24,10 @@ pub(crate) fn join(session: Session, members: Members) -> Result<(), Trouble>;
 #[hg::rpc(name = "multicast-cp.finish")]
 pub(crate) fn finish(session: Session) -> Result<(), Trouble>;
 
+/// Is anybody there? Both sides answer at once, whatever they are at work with.
+#[hg::rpc(name = "multicast-cp.here")]
+pub(crate) fn here();
+
 /// The members of a group, of which the sender is the first.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Members {
@@ -32,6 +38,8 @@ pub(crate) struct Members {
     pub(crate) own: u32,
 }
 
+/// How long a sign of life may take.
+pub(crate) const SIGN_WITHIN: Duration = Duration::from_secs(2);
 /// Bytes of a part, about: as many are in memory of each receiver, twice, and of the sender, [`WINDOW`] times.
 pub(crate) const PART: usize = 32 << 20;
 /// Longest part that a receiver takes: a block more than a sender begins one with, and its records.

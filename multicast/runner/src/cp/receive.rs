@@ -7,7 +7,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use hg::Address;
+use hg::{Address, CallError, CallOptions, Peer};
 use hg_job_runner::say::say;
 use hg_multicast::{Destination, Group, GroupId, Multicast, Options};
 use hg_multicast_copy::{
@@ -23,7 +23,7 @@ use crate::{
     arguments::Arguments,
     engine,
     key::Key,
-    protocol::{self, Members, PART_MAX, Session},
+    protocol::{self, Members, PART_MAX, SIGN_WITHIN, Session},
 };
 
 /// Receives until the process is ended, or, started by a sender, until the sender has ended.
@@ -97,6 +97,7 @@ struct Receiver {
 /// A copy that comes.
 struct Copy {
     session: Session,
+    sender: Peer,
     state: Arc<Mutex<Taking>>,
     taker: Option<JoinHandle<Result<(), String>>>,
 }
@@ -111,8 +112,8 @@ impl Receiver {
     fn serve(self: Arc<Self>) -> Result<(), hg::RegisterError> {
         let engine = self.multicast.engine().clone();
         let this = Arc::clone(&self);
-        engine.serve_blocking(protocol::offer, move |_, (session, offer)| {
-            this.offer(session, offer)
+        engine.serve_blocking(protocol::offer, move |request, (session, offer)| {
+            this.offer((session, request.origin()), offer)
         })?;
         let this = Arc::clone(&self);
         engine.serve_blocking(protocol::settle, move |_, (session, same)| {
@@ -129,18 +130,19 @@ impl Receiver {
         self.copy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn offer(&self, session: Session, offer: Offer) -> Result<Vec<Held>, Trouble> {
+    fn offer(
+        &self,
+        (session, sender): (Session, Peer),
+        offer: Offer,
+    ) -> Result<Vec<Held>, Trouble> {
         let mut copy = self.lock();
         if let Some(before) = copy.take() {
-            let is_over = before.taker.as_ref().is_none_or(JoinHandle::is_finished);
-            if before.session != session && !is_over {
+            if before.session != session && !self.is_gone(before.sender) {
                 *copy = Some(before);
-                return Err(Trouble::new(
-                    self.folder.display(),
-                    "this receiver is at work for another sender",
-                ));
+                let why = "this receiver is at work for another sender";
+                return Err(Trouble::new(self.folder.display(), why));
             }
-            // The group of the same sender's last attempt has failed: its end is near.
+            // The group of a dead sender, or of the same sender's last attempt, has failed: its end is near.
             if let Some(taker) = before.taker {
                 let _ = taker.join();
             }
@@ -149,8 +151,15 @@ impl Receiver {
             Folder::open(&self.folder).map_err(|why| Trouble::new(self.folder.display(), why))?;
         let (incoming, held) = Incoming::begin(folder, offer, self.umask).map_err(said)?;
         let state = Arc::new(Mutex::new(Taking { incoming, trouble: None }));
-        *copy = Some(Copy { session, state, taker: None });
+        *copy = Some(Copy { session, sender, state, taker: None });
         Ok(held)
+    }
+
+    /// Whether the process of a sender has ended.
+    fn is_gone(&self, sender: Peer) -> bool {
+        let within = CallOptions::within(SIGN_WITHIN);
+        let sign = self.multicast.engine().call_with(protocol::here, &sender, (), within).wait();
+        matches!(sign, Err(CallError::PeerGone { .. }))
     }
 
     fn settle(&self, session: Session, same: &[u32]) -> Result<(), Trouble> {
@@ -248,3 +257,50 @@ pub(crate) fn options(block: u32) -> Options {
 
 /// Bytes of a key and a folder's name, each with its end of line.
 const TOLD_MAX: u64 = 5000;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use hg_multicast_copy::{
+        offer::{Entry, What},
+        path::Below,
+    };
+
+    use super::*;
+
+    fn open() -> Multicast {
+        Multicast::open(hg::builder().setting("routing", "off"), "tcp://127.0.0.1").unwrap()
+    }
+
+    #[test]
+    fn a_receiver_serves_the_sender_that_has_come_first_as_long_as_that_one_lives() {
+        let folder = std::env::temp_dir().join(format!("multicast-cp-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let multicast = open();
+        let address = multicast.address().clone();
+        let receiver =
+            Receiver { folder: folder.clone(), umask: 0, multicast, copy: Mutex::default() };
+        Arc::new(receiver).serve().unwrap();
+        let path = Below::new("file").unwrap();
+        let entries = vec![Entry { path, what: What::File(3), mode: 0o644, mtime: (0, 0) }];
+        let offer = Offer { block: 4096, force: false, preserve: false, into: None, entries };
+        let senders = [open(), open()];
+        let ask = |sender: usize| {
+            let engine = senders[sender].engine();
+            let session = [u8::try_from(sender).unwrap(); 16];
+            engine
+                .call(protocol::offer, &engine.lookup(&address).unwrap(), (session, offer.clone()))
+                .wait()
+        };
+        senders[0].engine().serve(protocol::here, |_, ()| Ok(())).unwrap();
+        assert_eq!(ask(0).unwrap(), []);
+        // Which looks what it has itself, now.
+        let said = ask(1).unwrap_err().to_string();
+        assert!(said.contains("is at work for another sender"), "{said}");
+        assert_eq!(ask(0).unwrap(), []);
+        senders[0].close();
+        assert_eq!(ask(1).unwrap(), []);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

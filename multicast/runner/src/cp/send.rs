@@ -3,15 +3,17 @@
 
 use std::{
     collections::VecDeque,
+    pin::Pin,
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
-    thread,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
     time::{Duration, Instant},
 };
 
-use hg::{Address, Call, CallError, Peer};
+use hg::{Address, Call, CallError, CallOptions, Peer};
 use hg_job_runner::{
     samples::{Sampler, bar},
     say::say,
@@ -20,7 +22,6 @@ use hg_multicast::{Completion, Failure, Group, GroupId, Multicast};
 use hg_multicast_copy::{
     offer::{Held, Offer, Trouble, What},
     outgoing::Outgoing,
-    path::Below,
     plan::plan,
     source::Source,
 };
@@ -29,11 +30,11 @@ use crate::{
     NAME,
     arguments::{Arguments, Target},
     engine,
+    hosts::{Host, PATIENCE, Stall, start_all},
     key::Key,
-    protocol::{self, Members, PART, Session, WINDOW},
+    protocol::{self, Members, PART, SIGN_WITHIN, Session, WINDOW},
     receive::options,
     report::{OfHost, Report},
-    started::Started,
 };
 
 /// Copies; what came of it.
@@ -62,6 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Report, String> {
         source: &source,
         offer,
         session,
+        give_up: arguments.give_up.map(|it| Duration::from_secs(it.into())),
         hosts,
         sent: 0,
         failed: Vec::new(),
@@ -84,68 +86,14 @@ fn key(arguments: &Arguments, targets: &[Target]) -> Result<Option<Key>, String>
     }
 }
 
-/// A host that is copied to.
-#[derive(Debug)]
-struct Host {
-    name: String,
-    into: Option<Below>,
-    address: Option<String>,
-    /// Kept until the copy is over.
-    _started: Option<Started>,
-    /// `None`: under way.
-    outcome: Option<Result<(), String>>,
-}
-
-impl Host {
-    fn fail(&mut self, why: &dyn std::fmt::Display) {
-        say(&format!("{NAME}: {}: {why}", self.name));
-        self.outcome = Some(Err(why.to_string()));
-    }
-}
-
-/// All at a time: most of it is waiting.
-fn start_all(arguments: &Arguments, key: Option<Key>, targets: &[Target]) -> Vec<Host> {
-    let start = |target: &Target| match target {
-        Target::Address { address, folder } => Host {
-            name: address.clone(),
-            into: folder.clone(),
-            address: Some(address.clone()),
-            _started: None,
-            outcome: None,
-        },
-        Target::Host { host, folder } => {
-            let key = key.expect("there is one where a receiver is started");
-            let started = Started::start(arguments, key, host, folder);
-            let mut this = Host {
-                name: host.clone(),
-                into: None,
-                address: None,
-                _started: None,
-                outcome: None,
-            };
-            match started {
-                Ok((started, address)) => {
-                    this.address = Some(address);
-                    this._started = Some(started);
-                }
-                Err(why) => this.fail(&why),
-            }
-            this
-        }
-    };
-    thread::scope(|scope| {
-        let threads: Vec<_> =
-            targets.iter().map(|target| scope.spawn(move || start(target))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("starting does not panic")).collect()
-    })
-}
-
 /// A copy under way.
 struct Copy<'a> {
     multicast: Multicast,
     source: &'a Source,
     offer: Offer,
     session: Session,
+    /// How long a host may give no sign of life.
+    give_up: Option<Duration>,
     hosts: Vec<Host>,
     /// Bytes that have travelled, once for all hosts.
     sent: u64,
@@ -192,14 +140,15 @@ impl Copy<'_> {
         let source = self.source;
         let offer = self.offer.clone();
         let mut outgoing = Outgoing::new(source, &offer, planned);
-        let sent = self.send(group, &mut outgoing);
+        let sent = self.send(group, &settled, &mut outgoing);
         self.failed = outgoing.failed().iter().map(ToString::to_string).collect();
         match sent {
             Ok(()) => {
                 self.finish(&peers, &settled);
                 false
             }
-            Err(why) => self.lose(&settled, &why),
+            Err(Stopped::Silent) => true,
+            Err(Stopped::Failed(why)) => self.lose(&settled, &why),
         }
     }
 
@@ -229,7 +178,7 @@ impl Copy<'_> {
                 (host, engine.call(protocol::offer, peer, (self.session, offer)))
             })
             .collect();
-        let answers = self.answers(calls, Call::wait);
+        let answers = self.answers(calls);
         self.without_failed(answers)
     }
 
@@ -242,23 +191,74 @@ impl Copy<'_> {
                 (host, engine.call(protocol::settle, peer(host), (self.session, same)))
             })
             .collect();
-        let answers = self.answers(calls, Call::wait);
+        let answers = self.answers(calls);
         self.without_failed(answers).into_iter().map(|(host, ())| host).collect()
     }
 
-    /// Waits for all of them, and says whom it waits for long.
-    fn answers<C, T>(&self, asked: Asked<C>, wait: impl Fn(C) -> T) -> Asked<T> {
-        let late = Late::default();
-        thread::scope(|scope| {
-            scope.spawn(|| late.watch(|host| say_silent(&self.hosts[host].name)));
-            let answers = asked.into_iter().map(|(host, call)| {
-                late.wait_for(Some(host));
-                (host, wait(call))
+    /// Waits for all of them; names those of which there is no sign of life, and does not wait for them longer than is wanted.
+    fn answers<C: Future + Unpin>(&mut self, mut asked: Asked<C>) -> Asked<C::Output> {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut context = Context::from_waker(&waker);
+        let (mut answers, mut stall) = (Vec::new(), Stall::default());
+        loop {
+            asked.retain_mut(|(host, call)| match Pin::new(call).poll(&mut context) {
+                Poll::Pending => true,
+                Poll::Ready(answer) => {
+                    answers.push((*host, answer));
+                    false
+                }
             });
-            let answers = answers.collect();
-            late.wait_for(None);
-            answers
-        })
+            if asked.is_empty() {
+                answers.sort_unstable_by_key(|it| it.0);
+                return answers;
+            }
+            thread::park_timeout(TICK);
+            let waited_for: Vec<_> = asked.iter().map(|it| it.0).collect();
+            let lost = self.look(&mut stall, answers.len() as u64, &waited_for);
+            asked.retain(|it| !lost.contains(&it.0));
+        }
+    }
+
+    /// Looks after hosts that are waited for, when nothing has moved for a while: `moved` is how far they are. Gives those that are not waited
+    /// for any longer, which have failed.
+    fn look(&mut self, stall: &mut Stall, moved: u64, hosts: &[usize]) -> Vec<usize> {
+        let is_due = stall.is_due(moved, self.give_up.map_or(PATIENCE, |it| it.min(PATIENCE)));
+        if !is_due {
+            return Vec::new();
+        }
+        let silent = self.silent(hosts);
+        for host in &silent {
+            if stall.said.insert(Some(*host)) {
+                let name = &self.hosts[*host].name;
+                say(&format!(
+                    "{NAME}: {name} gives no sign of life: stopped, overloaded or cut off"
+                ));
+            }
+        }
+        if silent.is_empty() && stall.said.insert(None) {
+            say(&format!("{NAME}: nothing moves, though all hosts answer: it may be their disks"));
+        }
+        let is_over = self.give_up.is_some_and(|it| stall.since.elapsed() >= it);
+        let lost = if is_over { silent } else { Vec::new() };
+        for host in &lost {
+            self.hosts[*host].give_up();
+        }
+        lost
+    }
+
+    /// Those of these hosts that do not answer at once.
+    fn silent(&self, hosts: &[usize]) -> Vec<usize> {
+        let engine = self.multicast.engine();
+        let call = |host: &usize| {
+            let peer = engine.lookup(self.hosts[*host].address.as_deref()?).ok()?;
+            let within = CallOptions::within(SIGN_WITHIN);
+            Some((*host, engine.call_with(protocol::here, &peer, (), within)))
+        };
+        let calls: Vec<_> = hosts.iter().filter_map(call).collect();
+        let is_silent = |(host, call): (usize, Call<'_, protocol::here>)| {
+            matches!(call.wait(), Err(CallError::DeadlineExceeded(_))).then_some(host)
+        };
+        calls.into_iter().filter_map(is_silent).collect()
     }
 
     /// Forms the group; none when a host did not join it.
@@ -281,7 +281,7 @@ impl Copy<'_> {
                 (*host, engine.call(protocol::join, peer, (self.session, members)))
             })
             .collect();
-        let answers = self.answers(calls, Call::wait);
+        let answers = self.answers(calls);
         let joined = self.without_failed(answers);
         (joined.len() == hosts.len()).then_some(group)
     }
@@ -299,12 +299,13 @@ impl Copy<'_> {
         Ok((group.map_err(|error| error.to_string())?, id, addresses))
     }
 
-    /// Sends all parts, a few at a time, and closes the group.
+    /// Sends all parts to these hosts, a few at a time, and closes the group.
     fn send(
         &mut self,
         group: Group,
+        hosts: &[usize],
         outgoing: &mut Outgoing<'_>,
-    ) -> Result<(), hg_multicast::Error> {
+    ) -> Result<(), Stopped> {
         let mut under_way = VecDeque::new();
         loop {
             while under_way.len() < WINDOW
@@ -314,32 +315,30 @@ impl Copy<'_> {
                 under_way.push_back((len, group.send(part, &[])?));
             }
             let Some((len, sending)) = under_way.pop_front() else { break };
-            self.wait(&group, sending)?;
+            self.wait(sending, hosts, || group.progress().bytes)?;
             self.sent += len;
         }
-        group.close().wait()?;
-        Ok(())
+        let bytes = group.progress().bytes;
+        self.wait(group.close(), hosts, || bytes)
     }
 
     /// Waits for a part, and says meanwhile how far all of them are.
     fn wait(
-        &self,
-        group: &Group,
+        &mut self,
         mut sending: Completion<Result<(), Failure>>,
-    ) -> Result<(), Failure> {
-        let (mut moved, mut is_said) = ((0, Instant::now()), false);
+        hosts: &[usize],
+        bytes: impl Fn() -> u64,
+    ) -> Result<(), Stopped> {
+        let mut stall = Stall::default();
         loop {
-            let bytes = group.progress().bytes;
             // Relaxed: a figure for the eye.
-            self.progress.done.store(bytes, Ordering::Relaxed);
+            self.progress.done.store(bytes(), Ordering::Relaxed);
             match sending.wait_within(TICK) {
-                Ok(sent) => return sent,
+                Ok(sent) => return Ok(sent?),
                 Err(unfinished) => sending = unfinished,
             }
-            if bytes != moved.0 {
-                (moved, is_said) = ((bytes, Instant::now()), false);
-            } else if moved.1.elapsed() >= PATIENCE && !std::mem::replace(&mut is_said, true) {
-                say_silent("one of the hosts");
+            if !self.look(&mut stall, bytes(), hosts).is_empty() {
+                return Err(Stopped::Silent);
             }
         }
     }
@@ -368,7 +367,7 @@ impl Copy<'_> {
             .iter()
             .map(|host| (*host, engine.call(protocol::finish, peer(*host), (self.session,))))
             .collect();
-        let answers = self.answers(calls, Call::wait);
+        let answers = self.answers(calls);
         for (host, ()) in self.without_failed(answers) {
             self.hosts[host].outcome = Some(Ok(()));
         }
@@ -419,44 +418,25 @@ impl Copy<'_> {
     }
 }
 
-fn say_silent(who: &str) {
-    let seconds = PATIENCE.as_secs();
-    say(&format!("{NAME}: {who} has not answered for {seconds} s: stopped, overloaded or cut off"));
+/// Why a group could not send all of it.
+enum Stopped {
+    Failed(hg_multicast::Error),
+    /// Hosts that gave no sign of life were given up.
+    Silent,
 }
 
-/// Whose answer is waited for; somebody is told when that takes long.
-#[derive(Debug, Default)]
-struct Late {
-    /// `None`: for the first, or no more; and how many it were before.
-    awaited: Mutex<(Option<usize>, u64)>,
-    changed: Condvar,
-}
-
-impl Late {
-    fn wait_for(&self, host: Option<usize>) {
-        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
-        *awaited = (host, awaited.1 + 1);
-        self.changed.notify_all();
+impl<E: Into<hg_multicast::Error>> From<E> for Stopped {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
     }
+}
 
-    /// Until nobody is waited for.
-    fn watch(&self, mut say: impl FnMut(usize)) {
-        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let (host, before) = *awaited;
-            if host.is_none() && before > 0 {
-                return;
-            }
-            let is_same = |it: &mut (Option<usize>, u64)| it.1 == before;
-            let waited = self.changed.wait_timeout_while(awaited, PATIENCE, is_same);
-            let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-            awaited = now;
-            if let (true, Some(host)) = (timeout.timed_out(), host) {
-                say(host);
-                let changed = self.changed.wait_while(awaited, is_same);
-                awaited = changed.unwrap_or_else(PoisonError::into_inner);
-            }
-        }
+/// Wakes who waits for an answer.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 
@@ -472,7 +452,5 @@ fn line(seen: &[(u64, u64, Duration)], is_over: bool) -> String {
     )
 }
 
-/// Who does not answer for so long is named.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks at how far it is.
 const TICK: Duration = Duration::from_millis(100);

@@ -52,6 +52,14 @@ impl Started {
     }
 }
 
+impl Started {
+    /// Its host gives no sign of life, so that it would not end by itself.
+    pub(crate) fn kill(&mut self) {
+        // It may have ended.
+        let _ = self.process.kill();
+    }
+}
+
 impl Drop for Started {
     fn drop(&mut self) {
         self.input = None;

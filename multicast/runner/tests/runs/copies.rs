@@ -105,6 +105,30 @@ fn a_host_that_is_not_there_is_named_and_the_others_get_everything() {
 }
 
 #[test]
+fn a_host_that_is_stopped_is_named_and_left_out_where_that_is_wanted() {
+    let test = Folder::new();
+    let (key, file) = (test.key("key"), test.file("file", &bytes(100_000, 7)));
+    let folders = ["a", "b"].map(|name| test.folder(name));
+    let receivers = folders.each_ref().map(|folder| Receiver::start(folder, &["--key-file", &key]));
+    let [first, second] = receivers.each_ref().map(|it| it.address.as_str());
+    receivers[0].signal("-STOP");
+    let said = send(&["--key-file", &key, "--give-up", "1", &file, first, second]);
+    assert_eq!(said.code, Some(1), "{}", said.all());
+    for line in [
+        format!("multicast-cp: {first} gives no sign of life"),
+        format!("multicast-cp: {first}: has given no sign of life for too long"),
+    ] {
+        assert!(said.err.contains(&line), "{}", said.err);
+    }
+    assert!(!said.err.contains(second), "{}", said.err);
+    assert_eq!(fs::read(folders[1].join("file")).unwrap(), bytes(100_000, 7));
+    receivers[0].signal("-CONT");
+    let said = send(&["--key-file", &key, &file, first, second]);
+    assert_eq!(said.code, Some(0), "{}", said.all());
+    assert_eq!(fs::read(folders[0].join("file")).unwrap(), bytes(100_000, 7));
+}
+
+#[test]
 fn what_is_in_the_way_is_named_with_its_host_and_stays() {
     let test = Folder::new();
     let (key, file) = (test.key("key"), test.file("file", &bytes(100_000, 4)));

@@ -53,9 +53,16 @@ impl Net {
     }
 
     fn sender(&self) -> Child {
+        self.sender_with(&[])
+    }
+
+    fn sender_with(&self, more: &[&str]) -> Child {
         let mut command = self.hosts.host(0).command("timeout");
         command.args(["-k", "2", "150", CP, "--json", "--key-file", &self.test.text("key")]);
-        command.arg(self.test.text("file")).args(self.receivers.iter().map(|it| &it.address));
+        command
+            .args(more)
+            .arg(self.test.text("file"))
+            .args(self.receivers.iter().map(|it| &it.address));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
@@ -91,6 +98,21 @@ fn a_receiver_that_is_killed_is_named_the_other_gets_everything_and_it_resumes_w
     assert!(code == Some(1) && err.contains(&dead), "{out}{err}");
     assert!(net.has_file(2) && !net.test.0.join("1/file").exists(), "{out}{err}");
     net.receivers[0] = net.receiver(1);
+    let (code, out, err) = Net::end(&mut net.sender());
+    assert!(code == Some(0) && net.has_file(1) && net.has_file(2), "{out}{err}");
+}
+
+#[test]
+fn a_receiver_that_is_stopped_is_left_out_where_that_is_wanted_and_resumes_when_it_is_back() {
+    let Some(net) = Net::new() else { return };
+    let mut sender = net.sender_with(&["--give-up", "2"]);
+    net.let_flow(&mut sender);
+    net.receivers[0].signal("-STOP");
+    let (code, out, err) = Net::end(&mut sender);
+    let line = format!("multicast-cp: {}: has given no sign of life", net.receivers[0].address);
+    assert!(code == Some(1) && err.contains(&line), "{out}{err}");
+    assert!(net.has_file(2) && !net.test.0.join("1/file").exists(), "{out}{err}");
+    net.receivers[0].signal("-CONT");
     let (code, out, err) = Net::end(&mut net.sender());
     assert!(code == Some(0) && net.has_file(1) && net.has_file(2), "{out}{err}");
 }

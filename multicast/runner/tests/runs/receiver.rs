@@ -105,12 +105,17 @@ impl Receiver {
         Self { process, address: address.trim().to_owned() }
     }
 
-    /// SIGKILL, to the receiver itself and not only to the watchdog in front of it.
-    pub(crate) fn kill(&mut self) {
+    /// Sends a signal to the receiver itself, and not to the watchdog in front of it.
+    pub(crate) fn signal(&self, signal: &str) {
         let children = format!("/proc/{0}/task/{0}/children", self.process.id());
         for child in fs::read_to_string(children).unwrap_or_default().split_whitespace() {
-            let _ = Command::new("kill").args(["-KILL", child]).status();
+            let _ = Command::new("kill").args([signal, child]).status();
         }
+    }
+
+    /// SIGKILL, to both.
+    pub(crate) fn kill(&mut self) {
+        self.signal("-KILL");
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

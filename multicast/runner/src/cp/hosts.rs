@@ -1,0 +1,135 @@
+//! The hosts that are copied to: how their receivers are started, and since when they give no sign of life.
+
+use std::{
+    collections::HashSet,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use hg_job_runner::say::say;
+use hg_multicast_copy::path::Below;
+
+use crate::{
+    NAME,
+    arguments::{Arguments, Target},
+    key::Key,
+    started::Started,
+};
+
+/// A host that is copied to.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) into: Option<Below>,
+    pub(crate) address: Option<String>,
+    /// Kept until the copy is over.
+    started: Option<Started>,
+    /// `None`: under way.
+    pub(crate) outcome: Option<Result<(), String>>,
+}
+
+impl Host {
+    pub(crate) fn fail(&mut self, why: &dyn std::fmt::Display) {
+        say(&format!("{NAME}: {}: {why}", self.name));
+        self.outcome = Some(Err(why.to_string()));
+    }
+
+    /// It gives no sign of life, and is not waited for.
+    pub(crate) fn give_up(&mut self) {
+        self.fail(&"has given no sign of life for too long, and is left out (--give-up)");
+        if let Some(started) = &mut self.started {
+            started.kill();
+        }
+    }
+}
+
+/// All at a time: most of it is waiting.
+pub(crate) fn start_all(arguments: &Arguments, key: Option<Key>, targets: &[Target]) -> Vec<Host> {
+    let start = |target: &Target| match target {
+        Target::Address { address, folder } => Host {
+            name: address.clone(),
+            into: folder.clone(),
+            address: Some(address.clone()),
+            started: None,
+            outcome: None,
+        },
+        Target::Host { host, folder } => {
+            let key = key.expect("there is one where a receiver is started");
+            let started = Started::start(arguments, key, host, folder);
+            let mut this = Host {
+                name: host.clone(),
+                into: None,
+                address: None,
+                started: None,
+                outcome: None,
+            };
+            match started {
+                Ok((started, address)) => {
+                    this.address = Some(address);
+                    this.started = Some(started);
+                }
+                Err(why) => this.fail(&why),
+            }
+            this
+        }
+    };
+    let (done, ended) = mpsc::channel();
+    let mut hosts: Vec<Option<Host>> = targets.iter().map(|_| None).collect();
+    thread::scope(|scope| {
+        for (at, target) in targets.iter().enumerate() {
+            let (start, done) = (&start, done.clone());
+            scope.spawn(move || done.send((at, start(target))));
+        }
+        drop(done);
+        let mut is_said = false;
+        loop {
+            match ended.recv_timeout(PATIENCE) {
+                Ok((at, host)) => hosts[at] = Some(host),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if is_said => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    is_said = true;
+                    let late = targets.iter().zip(&hosts).filter(|(_, host)| host.is_none());
+                    late.for_each(|(target, _)| {
+                        say(&format!("{NAME}: {target}: is still being started"))
+                    });
+                }
+            }
+        }
+    });
+    hosts.into_iter().map(|host| host.expect("starting does not panic")).collect()
+}
+
+/// Since when nothing has moved.
+pub(crate) struct Stall {
+    moved: u64,
+    pub(crate) since: Instant,
+    looked: Instant,
+    /// Who was named since then; `None`: nobody was to be named.
+    pub(crate) said: HashSet<Option<usize>>,
+}
+
+impl Default for Stall {
+    fn default() -> Self {
+        let now = Instant::now();
+        Self { moved: 0, since: now, looked: now, said: HashSet::new() }
+    }
+}
+
+impl Stall {
+    /// Whether nothing has moved for so long, and nobody has looked after it for as long.
+    pub(crate) fn is_due(&mut self, moved: u64, patience: Duration) -> bool {
+        if moved != self.moved {
+            *self = Self { moved, ..Self::default() };
+        }
+        let is_due = self.looked.elapsed() >= patience;
+        if is_due {
+            self.looked = Instant::now();
+        }
+        is_due
+    }
+}
+
+/// Who does not answer for so long is named.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
