@@ -51,6 +51,9 @@
 //! # }
 //! ```
 //!
+//! Without a launcher anything that carries a line of text will do: `examples/speed.rs` starts the other members itself, and tells them addresses,
+//! their places and the id ([`GroupId::to_bytes`]) by their standard input.
+//!
 //! # Files
 //! The root sends one by [`Object::file`]; a receiver answers [`Destination::Blocks`] with a file that it has opened for reading and writing, since
 //! blocks are passed on from there.
