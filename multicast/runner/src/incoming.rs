@@ -167,9 +167,7 @@ impl Incoming {
                 return Ok(Vec::new());
             }
             (What::File(size), Some(Found::File(len))) if *size == len => {}
-            (_, Some(_)) if !self.offer.force => {
-                return in_the_way("another file");
-            }
+            (_, Some(_)) if !self.offer.force => return Err(other_file()),
             _ => {}
         }
         let What::File(size) = self.entry(entry).what else { return Ok(Vec::new()) };
@@ -274,8 +272,7 @@ impl Incoming {
                 if is_same && is_there {
                     self.keep(entry, &path)?;
                 } else if is_there && !self.offer.force {
-                    let why = "another file of this name is there (--force replaces it)";
-                    return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+                    return Err(other_file());
                 } else if matches!(self.state(entry), State::Target) {
                     self.states[entry as usize] = State::Missing;
                 }
@@ -417,6 +414,10 @@ const SYNCED_EACH: usize = 8;
 /// Of modes.
 const FILE_BITS: u32 = 0o777;
 const FOLDER_BITS: u32 = 0o1777;
+
+fn other_file() -> io::Error {
+    io::Error::other("another file of this name is there (--force replaces it)")
+}
 
 /// Blocks that are held of each entry, for whoever looks them up.
 #[must_use]

@@ -3,6 +3,7 @@
 use std::{
     fs,
     process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
 };
@@ -17,7 +18,7 @@ use crate::{
 };
 
 /// So long that it is under way for a while.
-const LEN: usize = 24 << 20;
+const LEN: usize = 12 << 20;
 
 /// Three hosts, of which each has a narrow cable; the first one sends.
 struct Net {
@@ -25,10 +26,15 @@ struct Net {
     hosts: Hosts,
     receivers: Vec<Receiver>,
     _watchdog: Watchdog,
+    /// One of these copies at a time: each is encrypted by three processes, and is to be slowed down by its cables alone.
+    _turn: MutexGuard<'static, ()>,
 }
+
+static TURN: Mutex<()> = Mutex::new(());
 
 impl Net {
     fn new() -> Option<Self> {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let hosts = or_skip(Hosts::new(3))?;
         for host in 0..3 {
             or_skip(hosts.link(host).shape("tbf rate 40mbit burst 64k limit 1m"))?;
@@ -36,7 +42,9 @@ impl Net {
         let test = Folder::new();
         test.key("key");
         test.file("file", &bytes(LEN, 5));
-        let mut this = Self { test, hosts, receivers: Vec::new(), _watchdog: Watchdog::start() };
+        let watchdog = Watchdog::start();
+        let mut this =
+            Self { test, hosts, receivers: Vec::new(), _watchdog: watchdog, _turn: turn };
         for host in 1..3 {
             this.test.folder(&host.to_string());
             let receiver = this.receiver(host);
