@@ -85,8 +85,8 @@ impl<G: Game> Threads<G> {
         let run = |number: u16, worker: &mut Worker<G>, tell: Tell<'_>| {
             let control = Control::new(budget.share(number, trees), 1, settings, tell);
             let mut control = control.since(began);
+            let _broken = BreakOff(boxes);
             if settings.parallelism == Parallelism::Merged {
-                let _broken = BreakOff(boxes);
                 let mut transport = boxes.of(number);
                 // Whoever is gone has panicked, and joining its thread goes on with that.
                 let shape = (number, trees);
@@ -142,6 +142,10 @@ impl<G: Game> Crew<G> for Threads<G> {
     }
 
     fn run(&mut self, root: &Root<G>, budget: Budget, tell: Tell<'_>) -> Result<Vec<Part>, Gone> {
+        if self.mailboxes.is_broken() {
+            // What was under way is lost, and counts with it.
+            return Err(Gone { process: 0, why: "has lost a thread of this search".into() });
+        }
         self.phase += 1;
         self.workers.iter_mut().for_each(|it| it.begin_phase(self.phase, root));
         match self.settings.parallelism {
@@ -223,6 +227,8 @@ pub(crate) mod tests {
                 allow(usize::MAX);
                 let error = ended.expect_err("a thread is missing").to_string();
                 assert!(error.contains("cannot start a thread"), "{parallelism:?}: {error}");
+                let again = search.run(Budget::rollouts(1000)).map(|found| found.last.rollouts);
+                assert!(again.is_err_and(|error| error.why.contains("has lost a thread")));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Random;
+use crate::{CHILDREN_MAX, Random};
 
 /// One of the two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -77,8 +77,9 @@ pub trait Game: Clone + Debug + Send + Sync + 'static {
     /// equal hashes for the same position.
     fn hash(&self) -> u64;
 
-    /// Plays `count` games from here to their ends, with moves at random. Returns the sum of [`Outcome::score`].
-    /// The position has no outcome yet. What it returns must depend on the position, `count` and `random` alone.
+    /// Plays `count` games from here to their ends, with moves at random: so a game must have one. Returns the sum of
+    /// [`Outcome::score`]. The position has no outcome yet. What it returns must depend on the position, `count` and
+    /// `random` alone.
     fn playouts(&self, count: u32, random: &mut Random) -> u32 {
         let mut moves = Vec::new();
         let mut score = 0;
@@ -90,11 +91,21 @@ pub trait Game: Clone + Debug + Send + Sync + 'static {
                 }
                 moves.clear();
                 game.moves(&mut moves);
+                check_moves(&moves);
                 game.play(moves[random.below(moves.len())]);
             };
         }
         score
     }
+}
+
+/// Of a position without an outcome.
+pub(crate) fn check_moves(moves: &[u16]) {
+    assert!(
+        (1..=CHILDREN_MAX).contains(&moves.len()),
+        "Game::moves: {} moves where there is no outcome; from 1 to {CHILDREN_MAX} must follow",
+        moves.len()
+    );
 }
 
 /// A game whose positions can be sent to other processes: what [`crate::Team`] needs beside it.

@@ -65,6 +65,15 @@ impl Hex {
         self
     }
 
+    /// The same position with this player to move, as if the other one had passed. A game that is over stays as it is.
+    #[must_use]
+    pub fn with_turn(self, player: Player) -> Self {
+        if self.turn == player || self.winner().is_some() {
+            return self;
+        }
+        Self { turn: player, hash: self.hash ^ TURN_HASH, ..self }
+    }
+
     /// Rows, and columns.
     #[must_use]
     pub fn size(&self) -> u8 {
@@ -88,7 +97,7 @@ impl Hex {
     #[must_use]
     pub fn is_legal(&self, mv: u16) -> bool {
         if mv == SWAP {
-            return self.swap && self.stones == 1;
+            return self.swap && self.stones == 1 && self.turn == Player::Second;
         }
         let size = u16::from(self.size);
         let (row, column) = (usize::from(mv / size), mv % size);
@@ -258,7 +267,7 @@ impl Game for Hex {
             *self = Self { swap: false, ..self.mirrored() }.rehashed();
             return;
         }
-        if self.swap && self.stones == 1 {
+        if self.swap && (self.stones == 1 || self.turn == Player::Second) {
             // The offer is over.
             self.swap = false;
             *self = self.clone().rehashed();

@@ -24,6 +24,7 @@
 //!     let mut search = Search::by(&team, Hex::new(5)?, Settings::default())?;
 //!     println!("{:?}", search.run(Budget::rollouts(1_000))?.best);
 //! }
+//! job.leave()?; // whoever ends without it counts as lost to the launcher
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

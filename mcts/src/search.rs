@@ -20,7 +20,7 @@ pub const MEMORY_MIN: usize = 64 << 10;
 #[non_exhaustive]
 pub enum SettingsError {
     /// A number is zero or too large.
-    #[error("{name} is {value}, and must be from {least} to {most}")]
+    #[error("{name} is {value}, and must be {}", bounds(*.least, *.most))]
     OutOfBounds {
         /// Which setting.
         name: &'static str,
@@ -123,10 +123,11 @@ impl<G: Game> Search<G> {
     /// Searches for a phase.
     ///
     /// # Errors
-    /// A process of the team has ended: the team searches no more. Without a team, never.
+    /// A process of the team has ended: the team searches no more. Without a team: the system has no thread, or the game has panicked
+    /// in a phase before; this search is over.
     ///
     /// # Panics
-    /// The game does, on any thread of this process.
+    /// The game does, on any thread of this process, or breaks the rules of [`Game`].
     pub fn run(&mut self, budget: Budget) -> Result<Analysis, Gone> {
         self.run_phase(budget, None)
     }
@@ -137,7 +138,7 @@ impl<G: Game> Search<G> {
     /// As [`Search::run`].
     ///
     /// # Panics
-    /// The game does, on any thread of this process.
+    /// As [`Search::run`].
     pub fn run_with(
         &mut self,
         budget: Budget,
@@ -147,7 +148,11 @@ impl<G: Game> Search<G> {
     }
 
     /// Makes a move. What the tree knows about the position after it is kept.
+    ///
+    /// # Panics
+    /// The move is not legal.
     pub fn advance(&mut self, mv: u16) {
+        assert!(self.root.position.is_legal(mv), "move {mv} cannot be made in this position");
         let owner = match self.settings.parallelism {
             // Of a team that has broken nobody is asked: the next phase says so.
             Parallelism::Tree => (self.crew.look(self.root.key).unwrap_or_default().into_iter())
@@ -280,6 +285,10 @@ fn best_of(candidates: &[Candidate], turn: Player) -> Option<Candidate> {
         .or(drawn)
         .or(proven(Outcome::Won(turn.opponent())))
         .copied()
+}
+
+fn bounds(least: usize, most: usize) -> String {
+    if most == usize::MAX { format!("{least} or more") } else { format!("from {least} to {most}") }
 }
 
 fn milliseconds(time: Duration) -> usize {

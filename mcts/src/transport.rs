@@ -93,6 +93,11 @@ impl Mailboxes {
         }
     }
 
+    /// Whether a worker has ended.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.0.iter().any(|it| it.lock().is_broken)
+    }
+
     /// Messages that nobody has taken.
     pub(crate) fn pending(&self) -> usize {
         self.0.iter().map(|it| it.lock().messages.len()).sum()

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 
 use crate::{
     Game, Outcome, Parallelism, Placement, Player, Random, Settings,
+    game::check_moves,
     merge::{Merged, Share},
     message::{Body, Hop, Message, News, Outbox, Path},
     mix,
@@ -368,6 +369,7 @@ impl<G: Game> Worker<G> {
             }
             let (edge, is_new) = self.select(slot);
             let mv = self.tree.child(slot, edge).mv;
+            debug_assert!(position.is_legal(mv), "Game::hash: two positions have the same one");
             position.play(mv);
             key = self.settings.placement.child_key(key, mv, &position);
             self.tree.descend(slot, edge, count, self.phase);
@@ -410,6 +412,7 @@ impl<G: Game> Worker<G> {
         let mut moves = std::mem::take(&mut self.moves);
         moves.clear();
         position.moves(&mut moves);
+        check_moves(&moves);
         self.random.shuffle(&mut moves);
         let made = self.tree.insert(key, position.turn(), &moves, self.phase, self.root.key);
         self.moves = moves;

@@ -106,16 +106,21 @@ fn games_are_played_to_their_ends() {
 fn somebody_who_types_plays_against_it() {
     let _watchdog = Watchdog::start();
     let words = ["play", "--size=3", "--rollouts=500"];
-    let text = printed(&words, "a1\na1\nz\nc3\na3\nb3\nb1\nc1\n");
+    let text = printed(&words, "a1\na1\n\nz\nc3\na3\nb3\nb1\nc1\n");
     assert!(text.contains("I play b2.") && text.contains("`a1` cannot be played here"), "{text}");
-    assert!(text.contains("`z` is no move") && text.contains("O (left to right) wins."), "{text}");
+    assert!(
+        !text.contains("``")
+            && text.contains("`z` is no move")
+            && text.contains("O (left to right) wins."),
+        "{text}"
+    );
     assert!(printed(&words, "quit\n").ends_with("> "));
 }
 
 #[test]
 fn gtp_is_spoken() {
     let _watchdog = Watchdog::start();
-    let typed = "1 protocol_version\nboardsize 3\n\n# nothing\n2 play b a1\nplay b a2\n3 genmove w\nundo\nundo\nundo\n\
+    let typed = "1 protocol_version\nboardsize 3\n\n# nothing\n2 play b a1\nplay b a1\n3 genmove w\nundo\nundo\nundo\n\
                  play black z9\nboardsize 99\nfinal_score\nknown_command genmove\nfoo\n7\n\u{1}name\nquit\nname\n";
     let text = printed(&["--gtp", "--rollouts=1000"], typed);
     let answers: Vec<&str> = text.split("\n\n").map(str::trim).collect();
@@ -123,7 +128,7 @@ fn gtp_is_spoken() {
         "=1 2",
         "=",
         "=2",
-        "? it is not b's turn",
+        "? illegal move",
         "=3 b2",
         "=",
         "=",
@@ -139,6 +144,64 @@ fn gtp_is_spoken() {
         "",
     ];
     assert_eq!(answers, expected);
+}
+
+/// The answers to commands, a line each.
+fn gtp_answers(words: &[&str], typed: &str) -> Vec<String> {
+    let text = printed(&[&["--gtp"], words].concat(), typed);
+    text.trim_end().split("\n\n").map(|it| it.trim().to_owned()).collect()
+}
+
+#[test]
+fn in_gtp_colours_need_not_take_turns() {
+    let _watchdog = Watchdog::start();
+    let typed = "boardsize 3\nplay w b1\nplay w b2\nplay w c2\ngenmove w\nfinal_score\nplay b a1\nundo\nplay b a2\ngenmove b\n";
+    let answers = gtp_answers(&["--rollouts=3000"], typed);
+    let over = ["= W+", "? the game is over", "=", "="];
+    assert_eq!(answers[5..9], over, "{answers:?}");
+    assert!(
+        answers[4].starts_with("= a") && answers[9].starts_with("= ") && answers[9] != "= resign",
+        "{answers:?}"
+    );
+    // Who moves twice has not been offered the stone.
+    let typed = "boardsize 3\nplay b b2\nplay b swap\nplay w swap\nundo\nplay b c2\nplay w swap\n";
+    let answers = gtp_answers(&["--swap"], typed);
+    assert_eq!(answers[2..], ["? illegal move", "=", "=", "=", "? illegal move"]);
+}
+
+#[test]
+fn in_gtp_a_player_who_resigns_has_lost_until_that_is_undone() {
+    let _watchdog = Watchdog::start();
+    let typed = "boardsize 2 2\nplay black a1\nplay white resign\nfinal_score\nplay white b1\nundo\nfinal_score\n\
+                 play white b1\nplay black a2\ngenmove white\nundo\nundo\nplay black b2\n";
+    let expected = "=|=|=|= B+|? the game is over|=|= cannot score|=|=|= resign|=|=|=";
+    assert_eq!(gtp_answers(&[], typed).join("|"), expected);
+}
+
+#[test]
+fn what_cannot_be_written_is_said() {
+    let _watchdog = Watchdog::start();
+    let small = ["--size=3", "--rollouts=20"];
+    for words in [
+        &["best"][..],
+        &["analyze", "--json"],
+        &["--json", "--plot=/dev/full"],
+        &["self-play"],
+        &["match", "--games=2"],
+        &["play"],
+        &["--gtp"],
+    ] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_mcts-hex"));
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        program.args(small).args(words).stdin(Stdio::piped()).stdout(full).stderr(Stdio::piped());
+        let mut program = program.spawn().expect("the program is built");
+        // It may have ended before it reads.
+        let _ = program.stdin.take().expect("piped").write_all(b"name\n");
+        let output = program.wait_with_output().expect("a child");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {text}");
+        assert!(text.contains(" cannot be written: No space left"), "{words:?}: {text}");
+    }
 }
 
 #[test]
@@ -157,7 +220,7 @@ fn gtp_goes_on_after_what_is_no_text_and_ends_with_its_input() {
 #[test]
 fn what_is_wrong_is_one_sentence() {
     let _watchdog = Watchdog::start();
-    let cases: [(&[&str], i32, &str); 27] = [
+    let cases: [(&[&str], i32, &str); 30] = [
         (&["--size=1"], 1, "a board of 1x1 is not between 2x2 and 19x19"),
         (&["best", "a1 a1"], 1, "`a1` cannot be played here"),
         (&["--threads=0"], 2, "invalid value '0' for '--threads <N>': 0 is not in 1..=65535"),
@@ -204,6 +267,9 @@ fn what_is_wrong_is_one_sentence() {
         (&["--placement=near"], 2, "neither random, hash nor local:N"),
         (&["--url=tcp://127.0.0.1"], 1, "--url: has no effect in one process"),
         (&["--local=2", "--simulations=0"], 1, "simulations is 0, and must be from 1 to 1024"),
+        (&["--local=40000", "--threads=2"], 1, "--local 40000: 80000 threads in all"),
+        (&["match", "--size=2", "a1b1a2"], 1, "match: the game is over after these moves"),
+        (&["--memory=64k", "--threads=2"], 1, "memory is 65536, and must be 209920 or more"),
         (&["--memory=1T"], 2, "not a number of bytes"),
     ];
     for (words, status, sentence) in cases {

@@ -3,6 +3,8 @@
 mod common;
 #[path = "common/faulty.rs"]
 mod faulty;
+#[path = "common/walk.rs"]
+mod walk;
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -14,6 +16,7 @@ use faulty::Faulty;
 use hg_mcts::{
     Budget, Game, Outcome, Parallelism, Placement, Player, Search, Settings, TicTacToe, VirtualLoss,
 };
+use walk::Walk;
 use watchdog::Watchdog;
 
 #[test]
@@ -220,7 +223,55 @@ fn a_game_that_panics_ends_the_phase_on_all_threads() {
         let run =
             catch_unwind(AssertUnwindSafe(|| search.run(Budget::rollouts(u64::MAX)).unwrap()));
         assert!(run.is_err());
+        // Not a result that lacks what was lost.
+        assert!(search.run(Budget::rollouts(10)).is_err());
     }
+}
+
+#[test]
+fn a_game_that_breaks_the_rules_ends_with_the_rule() {
+    for (width, said) in [(0, "Game::moves: 0 moves"), (513, "Game::moves: 513 moves")] {
+        for parallelism in [Parallelism::Tree, Parallelism::Root, Parallelism::Merged] {
+            let game = Walk { width, ..Walk::default() };
+            let mut search = Search::new(game, Settings { parallelism, ..small() }).unwrap();
+            let run = catch_unwind(AssertUnwindSafe(|| search.run(Budget::rollouts(10))));
+            let panic = run.expect_err("it is broken").downcast::<String>().unwrap();
+            assert!(panic.starts_with(said) && panic.contains("from 1 to 512"), "{panic}");
+        }
+    }
+}
+
+#[test]
+fn a_game_of_a_thousand_moves_is_searched_with_little_memory() {
+    let _watchdog = Watchdog::start();
+    let all = all_settings().into_iter().filter(|it| it.placement != Placement::Hash);
+    for (settings, length) in all.zip([1_000, 60_000].into_iter().cycle()) {
+        let memory = usize::from(settings.workers) * (hg_mcts::MEMORY_MIN + (64 << 10));
+        let settings = Settings { memory, simulations: 1, ..settings };
+        let game = Walk { width: 512, length, ..Walk::default() };
+        let mut search = Search::new(game, settings.clone()).unwrap();
+        let found = search.run(Budget::rollouts(600)).unwrap();
+        assert_eq!((found.visits, found.proof), (600, None), "{settings:?}");
+        balanced(&search);
+    }
+}
+
+#[test]
+fn where_all_positions_have_one_hash_a_search_ends_and_adds_up() {
+    let _watchdog = Watchdog::start();
+    for settings in all_settings().into_iter().filter(|it| it.placement == Placement::Hash) {
+        let game = Walk { width: 3, length: 2_000, ..Walk::default() };
+        let mut search = Search::new(game, settings).unwrap();
+        assert_eq!(search.run(Budget::rollouts(300)).unwrap().last.rollouts, 300);
+        balanced(&search);
+    }
+}
+
+#[test]
+#[should_panic(expected = "move 4 cannot be made")]
+fn a_move_that_is_not_legal_is_not_made() {
+    let mut search = Search::new(board(5, "e1"), small()).unwrap();
+    search.advance(4);
 }
 
 #[test]
@@ -229,7 +280,7 @@ fn settings_out_of_bounds_are_refused_in_words() {
     let settings = Settings { workers: 0, ..Settings::default() };
     assert_eq!(refused(settings), "workers is 0, and must be from 1 to 65535");
     let settings = Settings { patience: Duration::from_millis(99), ..Settings::default() };
-    assert!(refused(settings).starts_with("patience in milliseconds is 99, and must be from 100"));
+    assert!(refused(settings).ends_with("is 99, and must be 100 or more"));
     let settings = Settings { memory: 100, ..Settings::default() };
-    assert!(refused(settings).starts_with("memory is 100, and must be from 65536"));
+    assert!(refused(settings).ends_with("is 100, and must be 65536 or more"));
 }

@@ -219,3 +219,26 @@ fn moves_are_read_in_every_usual_way() {
         assert_eq!(read(text), error, "{text}");
     }
 }
+
+#[test]
+fn who_moves_next_may_be_chosen_and_is_part_of_the_position() {
+    let mut board = Hex::new(4).unwrap().with_swap();
+    board.play_all("b2").unwrap();
+    let passed = board.clone().with_turn(Player::First);
+    assert!(board.is_legal(SWAP) && !passed.is_legal(SWAP));
+    assert_eq!((passed.turn(), passed.hash()), (Player::First, passed.clone().rehashed().hash()));
+    assert_ne!(passed.hash(), board.hash());
+    assert_eq!(passed.clone().with_turn(Player::Second), board);
+    let mut twice = passed;
+    twice.play_all("b3").unwrap();
+    assert!(twice.turn() == Player::Second && !twice.is_legal(SWAP));
+    assert_eq!(twice.hash(), twice.clone().rehashed().hash());
+    // The second player's own stone is not offered to it.
+    let mut other = Hex::new(4).unwrap().with_swap().with_turn(Player::Second);
+    other.play_all("a1").unwrap();
+    assert!(!other.with_turn(Player::Second).is_legal(SWAP));
+    // Who has won stays the winner.
+    let mut over = Hex::new(2).unwrap();
+    over.play_all("a1 b1 a2").unwrap();
+    assert_eq!(over.clone().with_turn(Player::First), over);
+}

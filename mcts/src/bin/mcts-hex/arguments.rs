@@ -4,7 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use hg_mcts::{
-    Budget, Instructions, Parallelism, Placement, Search, Settings, Team, VirtualLoss, hex::Hex,
+    Budget, Game as _, Instructions, Parallelism, Placement, Search, Settings, Team, VirtualLoss,
+    hex::Hex,
 };
 
 /// Plays Hex by Monte-Carlo tree search.
@@ -156,14 +157,23 @@ impl Arguments {
             let bench = if self.bench { "bench" } else { command.get_name() };
             return Err(format!("--{name}: has no effect with `{bench}`"));
         }
-        self.position()?;
+        let is_match = !self.gtp && self.command() == Command::Match;
+        if self.position()?.outcome().is_some() && is_match {
+            return Err("match: the game is over after these moves".to_owned());
+        }
         if self.games() == 0 || self.games() % 2 == 1 {
             return Err(
                 "--games: an even number of them, since each opening is played twice".to_owned()
             );
         }
-        if self.local.is_some() {
-            self.search.threads_of_team()?;
+        if let Some(processes) = self.local {
+            let all = u64::from(processes) * u64::from(self.search.threads_of_team()?);
+            if all > u64::from(u16::MAX) {
+                return Err(format!(
+                    "--local {processes}: {all} threads in all, and there may be {}",
+                    u16::MAX
+                ));
+            }
         } else if self.bench && self.search.threads > 1 {
             return Err("--threads: `--bench` without `--local` has threads of its own".to_owned());
         }
@@ -171,7 +181,7 @@ impl Arguments {
             return Ok(());
         }
         self.search.check()?;
-        if self.command() == Command::Match { self.opponent().map(drop) } else { Ok(()) }
+        if is_match { self.opponent().map(drop) } else { Ok(()) }
     }
 
     /// An option that is of no use here.

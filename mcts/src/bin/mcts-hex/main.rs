@@ -150,3 +150,13 @@ fn tell(sentence: &str) {
 fn say(text: &str) -> Result<(), String> {
     print(text).map_err(|error| format!("standard output cannot be written: {error}"))
 }
+
+/// Writes a text; `false`: nobody reads any more.
+fn shows(text: &str) -> Result<bool, String> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(format!("standard output cannot be written: {error}")),
+    }
+}

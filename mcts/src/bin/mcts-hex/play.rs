@@ -1,10 +1,10 @@
 //! The board in the terminal, and somebody who types moves.
 
-use std::io::{self, BufRead, Write as _};
+use std::io::{self, BufRead};
 
 use hg_mcts::{Game, Player, Search, Team, hex::Hex};
 
-use crate::{NOTHING_SEARCHED, arguments::Arguments, board, input, say, start, think};
+use crate::{NOTHING_SEARCHED, arguments::Arguments, board, input, say, shows, start, think};
 
 pub(crate) fn run(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
     let mut search = start(arguments, team, arguments.position()?)?;
@@ -42,23 +42,15 @@ fn ask(search: &Search<Hex>, typed: &mut impl BufRead) -> Result<Option<u16>, St
         }
         let Some(line) = input::line(typed)? else { return Ok(None) };
         let word = line.trim();
-        if matches!(word, "quit" | "exit" | "q") {
-            return Ok(None);
+        match word {
+            "" => continue,
+            "quit" | "exit" | "q" => return Ok(None),
+            _ => {}
         }
         match search.position().parse_move(word) {
             Ok(mv) if search.position().is_legal(mv) => return Ok(Some(mv)),
             Ok(_) => say(&format!("`{word}` cannot be played here\n"))?,
             Err(error) => say(&format!("{error}\n"))?,
         }
-    }
-}
-
-/// Writes a text; `false`: nobody reads any more.
-fn shows(text: &str) -> Result<bool, String> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(format!("standard output cannot be written: {error}")),
     }
 }
