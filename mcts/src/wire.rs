@@ -7,7 +7,7 @@
 //! | a selection | 0; rollouts (2); the path |
 //! | the end of the phase | 2 |
 //! | a report | 4, and 1 where the first player has won, 2 the second, 3 nobody; rollouts (2), simulations (4), score (4); the path |
-//! | what was counted | 8; the node's key (8); children (2); for each its move (2), simulations (4), score (4), proof (1, as above, or 0) |
+//! | what was counted | 8; moves to the node (1), each (2); children (2); for each its move (2), simulations (4), score (4), proof (1, as above, or 0) |
 //! | the end of that | 9, or 10 of the last |
 //! | a path | hops (2); for each the node (4), the child (2), its move (2), the owner (2) |
 //!

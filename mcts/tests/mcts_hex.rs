@@ -60,6 +60,27 @@ fn a_game_that_nobody_sees_any_more_ends_though_moves_are_typed() {
 }
 
 #[test]
+fn games_that_nobody_reads_are_not_played_to_their_ends() {
+    let _watchdog = Watchdog::start();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_mcts-hex"))
+        .args(["self-play", "--size=19", "--time=1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program is built");
+    drop(program.stdout.take());
+    assert!(program.wait().expect("a child").success());
+}
+
+#[test]
+fn what_was_found_is_not_lost_with_a_picture_that_cannot_be_written() {
+    let _watchdog = Watchdog::start();
+    let words = ["--size=3", "--rollouts=2000", "--plot=/dev/full", "best", "a1"];
+    let output = run(&words, "");
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(1), &b"b2\n"[..]));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/dev/full cannot be written"));
+}
+
+#[test]
 fn an_analysis_is_text_or_json_and_a_picture() {
     let _watchdog = Watchdog::start();
     let file = std::env::temp_dir().join(format!("mcts-hex-{}.svg", std::process::id()));

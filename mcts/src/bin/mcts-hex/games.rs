@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::{
     NOTHING_SEARCHED,
     arguments::{Arguments, SearchArguments},
-    board, say, start, think,
+    board, say, shows, start, think,
 };
 
 pub(crate) fn self_play(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String> {
@@ -21,8 +21,8 @@ pub(crate) fn self_play(arguments: &Arguments, team: Option<&Team<Hex>>) -> Resu
         let best = found.best.ok_or(NOTHING_SEARCHED)?;
         moves.push(search.position().format_move(best));
         search.advance(best);
-        if !arguments.json {
-            say(&format!("{}. {}\n", moves.len(), moves[moves.len() - 1]))?;
+        if !arguments.json && !shows(&format!("{}. {}\n", moves.len(), moves[moves.len() - 1]))? {
+            return Ok(());
         }
     }
     let position = search.position();

@@ -17,7 +17,6 @@ use std::{
 };
 
 use arguments::{Arguments, Command};
-use hg_cli_style::print;
 use hg_job::Local;
 use hg_job_runner::say;
 use hg_mcts::{Analysis, Budget, Game as _, Progress, Search, Team, hex::Hex};
@@ -102,15 +101,15 @@ fn analyze(arguments: &Arguments, team: Option<&Team<Hex>>) -> Result<(), String
     if found.best.is_none() && search.position().outcome().is_none() {
         return Err(NOTHING_SEARCHED.to_owned());
     }
-    if let Some(file) = &arguments.plot {
-        plot::write(file, search.position(), &found)?;
-    }
     let report = report::Report::new(&search, &found, &arguments.search);
     match (arguments.json, arguments.command()) {
         (true, _) => say(&format!("{:#}\n", report.json()?)),
         (false, Command::Best) => say(&report.best()),
         (false, _) => say(&report.text()),
-    }
+    }?;
+    // Last: where it cannot be written, the rest is not lost.
+    let plot = arguments.plot.as_ref();
+    plot.map_or(Ok(()), |file| plot::write(file, search.position(), &found))
 }
 
 fn start(
@@ -147,8 +146,9 @@ fn tell(sentence: &str) {
     say::say(&format!("mcts-hex: {sentence}"));
 }
 
+/// Writes a text; who has closed standard output has read enough.
 fn say(text: &str) -> Result<(), String> {
-    print(text).map_err(|error| format!("standard output cannot be written: {error}"))
+    shows(text).map(drop)
 }
 
 /// Writes a text; `false`: nobody reads any more.
