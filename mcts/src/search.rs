@@ -174,7 +174,9 @@ impl<G: Game> Search<G> {
             let Ok(found) = self.crew.look(root.key) else { break };
             let found = found.into_iter().map(|(_, sums)| sums).collect();
             let Some(candidates) = self.candidates(found) else { break };
-            let Some(best) = best_of(&candidates, root.position.turn()) else { break };
+            let best = best_of(&candidates, root.position.turn());
+            // Of another process it is a claim.
+            let Some(best) = best.filter(|it| root.position.is_legal(it.mv)) else { break };
             line.push(best.mv);
             root = self.root_after(&root, best.mv);
         }
@@ -243,8 +245,8 @@ impl<G: Game> Search<G> {
             Parallelism::Tree => &mut parts[owner..=owner],
             Parallelism::Root | Parallelism::Merged => &mut parts[..],
         };
-        let rollouts = roots.iter().map(|it| it.counted).sum();
-        let simulations = rollouts * u64::from(self.settings.simulations);
+        let rollouts: u64 = roots.iter().map(|it| it.counted).sum();
+        let simulations = rollouts.saturating_mul(u64::from(self.settings.simulations));
         let mut visits = roots.iter().flat_map(|it| &it.root).map(|root| root.visits);
         let visits = match self.settings.parallelism {
             // All have counted what all have.

@@ -8,18 +8,24 @@ use proptest::prelude::*;
 use watchdog::Watchdog;
 
 use super::*;
-use crate::{Placement, Player, Search, hex::Hex};
+use crate::{Placement, Player, Search, WorkerStats, hex::Hex};
+
+/// The second of two processes.
+fn liar(meeting: &Meeting) -> Post {
+    let fabric = Fabric::new().register(post::deliver).unwrap();
+    let fabric = fabric.register(post::hear).unwrap();
+    let here = fabric.open(&Process(1, 2, meeting), "sm://").unwrap().remove(0);
+    let mut post = Post::new(here, 1);
+    post.say(LEADER, Word::Hello).unwrap();
+    post
+}
 
 /// What the first process finds when the other one answers the start of a phase like this, and then waits for the end.
 fn told(lie: impl FnOnce(&mut Post, &Begin) -> Result<(), Gone> + Send) -> String {
     let (meeting, _watchdog) = (Meeting::default(), Watchdog::start());
     thread::scope(|scope| {
         let liar = scope.spawn(|| {
-            let fabric = Fabric::new().register(post::deliver).unwrap();
-            let fabric = fabric.register(post::hear).unwrap();
-            let here = fabric.open(&Process(1, 2, &meeting), "sm://").unwrap().remove(0);
-            let mut post = Post::new(here, 1);
-            post.say(LEADER, Word::Hello).unwrap();
+            let mut post = liar(&meeting);
             let begin = post.wait(|inbox| match inbox.orders.pop_front() {
                 Some(Order::Begin(begin)) => Some(begin),
                 _ => None,
@@ -91,6 +97,39 @@ fn a_process_that_says_what_is_not_its_to_say_ends_the_team_by_name() {
         }
     });
     assert!(flood.starts_with("process 1 has "), "{flood}");
+}
+
+#[test]
+fn a_line_of_moves_has_none_that_cannot_be_made() {
+    let (meeting, _watchdog) = (Meeting::default(), Watchdog::start());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut post = liar(&meeting);
+            loop {
+                let answer = match post.wait(|inbox| inbox.orders.pop_front()).unwrap() {
+                    Order::Begin(_) => {
+                        let (stats, samples) = (WorkerStats::default(), Vec::new());
+                        Answer::Part(Part { stats, root: None, counted: 0, proven: None, samples })
+                    }
+                    Order::Look { .. } => {
+                        let (visits, score, proof) = (1 << 40, 0, None);
+                        let child = Sum { mv: 5_000, owner: 0, visits, score, proof };
+                        Answer::Look(Some(Sums { visits, children: vec![child] }))
+                    }
+                    Order::Audit { .. } | Order::Close { .. } => continue,
+                    Order::End => Answer::Ended,
+                    Order::Leave => break,
+                };
+                post.say(LEADER, Word::Answer(answer)).unwrap();
+            }
+            post.finish();
+        });
+        let team = Team::open(&Process(0, 2, &meeting), 1, "sm://").unwrap().unwrap();
+        let settings = Settings { parallelism: Parallelism::Root, ..Settings::default() };
+        let mut search = Search::by(&team, Hex::new(4).unwrap(), settings).unwrap();
+        assert!(search.run(Budget::rollouts(100)).unwrap().best.is_some());
+        assert!(search.variation(3).is_empty());
+    });
 }
 
 proptest! {
