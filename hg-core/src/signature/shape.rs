@@ -9,13 +9,13 @@ pub(super) enum Shape {
     #[default]
     Unknown,
     Leaf(&'static str),
-    Option(Box<Shape>),
-    Seq(Box<Shape>),
-    Map(Box<(Shape, Shape)>),
-    Fields {
+    /// Something that is made of others: one of an option or a sequence, two of a map.
+    Made {
+        of: Made,
         /// Those of a struct.
         names: &'static [&'static str],
-        fields: Vec<Shape>,
+        /// Those that were met.
+        parts: Vec<Shape>,
     },
     Enum {
         names: &'static [&'static str],
@@ -25,6 +25,15 @@ pub(super) enum Shape {
     },
     /// A type that is met inside of itself.
     Recursive,
+}
+
+/// How a type is made of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Made {
+    Option,
+    Seq,
+    Map,
+    Fields,
 }
 
 /// The variant of an enum that is met next.
@@ -39,9 +48,7 @@ impl Shape {
     pub(super) fn is_complete(&self) -> bool {
         match self {
             Self::Unknown | Self::Leaf(_) | Self::Recursive => true,
-            Self::Option(inner) | Self::Seq(inner) => inner.is_complete(),
-            Self::Map(entry) => entry.0.is_complete() && entry.1.is_complete(),
-            Self::Fields { fields, .. } => fields.iter().all(Self::is_complete),
+            Self::Made { parts, .. } => parts.iter().all(Self::is_complete),
             Self::Enum { variants, count, .. } => {
                 variants.len() >= *count && variants.iter().all(Self::is_met)
             }
@@ -53,40 +60,13 @@ impl Shape {
         *self != Self::Unknown && self.is_complete()
     }
 
-    /// It is an option: of what.
-    pub(super) fn option(&mut self) -> &mut Shape {
-        if !matches!(self, Self::Option(_)) {
-            *self = Self::Option(Box::default());
+    /// It is made so, of parts with such names: of which.
+    pub(super) fn parts(&mut self, made: Made, names: &'static [&'static str]) -> &mut Vec<Shape> {
+        if !matches!(self, Self::Made { of, .. } if *of == made) {
+            *self = Self::Made { of: made, names, parts: Vec::new() };
         }
-        let Self::Option(inner) = self else { unreachable!("it was made one") };
-        inner
-    }
-
-    /// It is a sequence: of what.
-    pub(super) fn seq(&mut self) -> &mut Shape {
-        if !matches!(self, Self::Seq(_)) {
-            *self = Self::Seq(Box::default());
-        }
-        let Self::Seq(element) = self else { unreachable!("it was made one") };
-        element
-    }
-
-    /// It is a map: of what.
-    pub(super) fn map(&mut self) -> (&mut Shape, &mut Shape) {
-        if !matches!(self, Self::Map(_)) {
-            *self = Self::Map(Box::default());
-        }
-        let Self::Map(entry) = self else { unreachable!("it was made one") };
-        (&mut entry.0, &mut entry.1)
-    }
-
-    /// It is a tuple, or a struct with such names: of what.
-    pub(super) fn fields(&mut self, names: &'static [&'static str]) -> &mut Vec<Shape> {
-        if !matches!(self, Self::Fields { .. }) {
-            *self = Self::Fields { names, fields: Vec::new() };
-        }
-        let Self::Fields { fields, .. } = self else { unreachable!("it was made one") };
-        fields
+        let Self::Made { parts, .. } = self else { unreachable!("it was made one") };
+        parts
     }
 
     /// It is an enum: which variant is to be met next.
@@ -130,12 +110,17 @@ impl fmt::Display for Shape {
             Self::Unknown => out.write_str("?"),
             Self::Recursive => out.write_str("..."),
             Self::Leaf(word) => out.write_str(word),
-            Self::Option(inner) => write!(out, "option<{inner}>"),
-            // They are the same bytes.
-            Self::Seq(element) if **element == Self::Leaf("u8") => out.write_str("bytes"),
-            Self::Seq(element) => write!(out, "[{element}]"),
-            Self::Map(entry) => write!(out, "map<{}, {}>", entry.0, entry.1),
-            Self::Fields { names, fields } => write_fields(out, names, fields),
+            Self::Made { of, names, parts } => {
+                let part = |at| parts.get(at).unwrap_or(&Self::Unknown);
+                match of {
+                    Made::Option => write!(out, "option<{}>", part(0)),
+                    // They are the same bytes.
+                    Made::Seq if *part(0) == Self::Leaf("u8") => out.write_str("bytes"),
+                    Made::Seq => write!(out, "[{}]", part(0)),
+                    Made::Map => write!(out, "map<{}, {}>", part(0), part(1)),
+                    Made::Fields => write_fields(out, names, parts),
+                }
+            }
             Self::Enum { names, variants, count } => write_enum(out, &names[..*count], variants),
         }
     }

@@ -19,7 +19,7 @@ use serde::{
     },
 };
 
-use super::shape::{Shape, Variant};
+use super::shape::{Made, Shape, Variant};
 use hg_na::Frozen;
 
 /// Values that are made up for one type at most, over all runs.
@@ -175,9 +175,16 @@ impl<'t> Tracer<'t> {
     }
 
     /// `count` fields; those of a struct have names.
-    fn fields(self, names: &'static [&'static str], count: usize) -> Fields<'t> {
-        let shapes = self.shape.map(|shape| shape.fields(names));
-        Fields { trace: self.trace, shapes, at: 0, count }
+    fn fields(self, names: &'static [&'static str], count: usize) -> Parts<'t> {
+        let shapes = self.shape.map(|shape| shape.parts(Made::Fields, names));
+        Parts { trace: self.trace, shapes, at: 0, count }
+    }
+
+    /// So many parts of something of any length, of which the smallest has none.
+    fn some(self, made: Made, count: usize) -> Parts<'t> {
+        let count = if self.shape.is_some() { count } else { 0 };
+        let shapes = self.shape.map(|shape| shape.parts(made, &[]));
+        Parts { trace: self.trace, shapes, at: 0, count }
     }
 }
 
@@ -240,20 +247,18 @@ impl<'de> Deserializer<'de> for Tracer<'_> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        match self.shape.map(Shape::option) {
-            Some(inner) => visitor.visit_some(Tracer { shape: Some(inner), ..self }),
+        match self.shape.map(|shape| shape.parts(Made::Option, &[])) {
+            Some(parts) => visitor.visit_some(Tracer { shape: part(parts, 0), ..self }),
             None => visitor.visit_none(),
         }
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        let element = self.shape.map(Shape::seq);
-        visitor.visit_seq(Element { trace: self.trace, element })
+        visitor.visit_seq(self.some(Made::Seq, 1))
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Stop> {
-        let (key, value) = self.shape.map(Shape::map).unzip();
-        visitor.visit_map(Entry { trace: self.trace, key, value })
+        visitor.visit_map(self.some(Made::Map, 2))
     }
 
     fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Stop> {
@@ -317,15 +322,23 @@ impl<'de> Deserializer<'de> for Tracer<'_> {
     }
 }
 
-/// The fields of a tuple or struct.
-struct Fields<'t> {
+/// What something is made of, one after the other.
+struct Parts<'t> {
     trace: &'t Trace,
     shapes: Option<&'t mut Vec<Shape>>,
     at: usize,
     count: usize,
 }
 
-impl<'de> SeqAccess<'de> for Fields<'_> {
+/// The shape of one of them, of which all before were met.
+fn part(parts: &mut Vec<Shape>, at: usize) -> Option<&mut Shape> {
+    if parts.len() == at {
+        parts.push(Shape::default());
+    }
+    parts.get_mut(at)
+}
+
+impl<'de> SeqAccess<'de> for Parts<'_> {
     type Error = Stop;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(
@@ -335,12 +348,7 @@ impl<'de> SeqAccess<'de> for Fields<'_> {
         if self.at == self.count {
             return Ok(None);
         }
-        let shape = self.shapes.as_mut().and_then(|shapes| {
-            if shapes.len() == self.at {
-                shapes.push(Shape::default());
-            }
-            shapes.get_mut(self.at)
-        });
+        let shape = self.shapes.as_mut().and_then(|shapes| part(shapes, self.at));
         self.at += 1;
         enter(self.trace, shape, seed).map(Some)
     }
@@ -350,53 +358,19 @@ impl<'de> SeqAccess<'de> for Fields<'_> {
     }
 }
 
-/// The only element of a sequence; the smallest one has none.
-struct Element<'t> {
-    trace: &'t Trace,
-    element: Option<&'t mut Shape>,
-}
-
-impl<'de> SeqAccess<'de> for Element<'_> {
-    type Error = Stop;
-
-    fn next_element_seed<S: DeserializeSeed<'de>>(
-        &mut self,
-        seed: S,
-    ) -> Result<Option<S::Value>, Stop> {
-        let Some(element) = self.element.take() else { return Ok(None) };
-        enter(self.trace, Some(element), seed).map(Some)
-    }
-
-    fn size_hint(&self) -> Option<usize> {
-        Some(usize::from(self.element.is_some()))
-    }
-}
-
-/// The only entry of a map; the smallest one has none.
-struct Entry<'t> {
-    trace: &'t Trace,
-    key: Option<&'t mut Shape>,
-    value: Option<&'t mut Shape>,
-}
-
-impl<'de> MapAccess<'de> for Entry<'_> {
+/// A key and its value.
+impl<'de> MapAccess<'de> for Parts<'_> {
     type Error = Stop;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, Stop> {
-        let Some(key) = self.key.take() else { return Ok(None) };
-        enter(self.trace, Some(key), seed).map(Some)
+        self.next_element_seed(seed)
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Stop> {
-        let value = self.value.take().ok_or(Stop)?;
-        enter(self.trace, Some(value), seed)
-    }
-
-    fn size_hint(&self) -> Option<usize> {
-        Some(usize::from(self.key.is_some()))
+        self.next_element_seed(seed)?.ok_or(Stop)
     }
 }
 
