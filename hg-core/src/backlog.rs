@@ -1,5 +1,6 @@
 //! What waits because the transport has no room for it: one queue of requests and one of answers and control messages
-//! for each peer, in order, until the transport tells of room ([`hg_na::Completion::Room`]).
+//! for each peer, in order, until the transport tells of room ([`hg_na::Completion::Room`]). The request of a call that settles
+//! meanwhile is taken out by its number.
 //!
 //! Nothing of one peer's is in the way of another's. Requests are bounded in bytes, by fair shares ([`Shares`]): one that
 //! is over is refused. Each counts as many bytes at least as there are for each call that can be under way, so that short calls
@@ -8,7 +9,7 @@
 //! peer instead for which any wait ([`crate::serve`]), so that it asks for nothing more while it does not take what it has asked
 //! for.
 
-use std::{collections::VecDeque, time::Instant};
+use std::{collections::BTreeMap, time::Instant};
 
 use hg_na::{Context, Error, Op, OpId, Peer, Token};
 use rustc_hash::FxHashMap;
@@ -28,25 +29,22 @@ pub const SHORT_ANSWER: u64 = 1024;
 /// What waits.
 #[derive(Debug)]
 pub struct Backlog {
-    peers: FxHashMap<Peer, Waiting>,
-    /// Of requests, by the peer that they wait for.
-    requests: Shares<Peer>,
-    /// Of answers and control messages.
-    answers: Shares<Peer>,
+    /// Answers and control messages: they never wait behind requests.
+    answers: Queues,
+    requests: Queues,
     bytes_max: u64,
-    /// What the shortest request counts.
-    request_min: u64,
+    /// Of the next message that waits.
+    next: u64,
 }
 
-/// What waits for one peer.
-#[derive(Debug, Default)]
-struct Waiting {
-    /// Answers and control messages: they never wait behind requests.
-    answers: VecDeque<(Token, Op)>,
-    requests: VecDeque<(Token, Op)>,
-    /// Calls that have settled meanwhile, of whose requests some are here. Once they are half of them those are dropped: what
-    /// waits stays within twice of what is under way, and each is looked at a few times.
-    settled: usize,
+/// What waits of one kind.
+#[derive(Debug)]
+struct Queues {
+    /// By number, of each peer for which anything waits.
+    peers: FxHashMap<Peer, BTreeMap<u64, (Token, Op)>>,
+    bytes: Shares<Peer>,
+    /// What the shortest message counts.
+    least: u64,
 }
 
 /// What became of something that was posted, or has waited.
@@ -54,99 +52,79 @@ struct Waiting {
 pub enum Posted {
     /// The transport has it.
     Accepted(OpId),
-    /// It waits.
-    Waits,
+    /// It waits, under this number.
+    Waits(u64),
     /// The transport will never take it.
     Refused(Op, Error),
-}
-
-/// What has left the backlog.
-#[derive(Debug)]
-pub struct Left {
-    /// Whose it is; nobody's: an answer or a control message.
-    pub owner: Owner,
-    /// What became of it.
-    pub posted: Posted,
 }
 
 impl Backlog {
     /// Nothing waits; at most so many bytes of requests may, and as many of answers, where so many calls can be under way.
     #[must_use]
     pub fn new(bytes_max: u64, calls_max: usize) -> Self {
-        let request_min = bytes_max / (calls_max as u64).max(1);
-        let [requests, answers] = [(); 2].map(|()| Shares::new(bytes_max));
-        Self { peers: FxHashMap::default(), requests, answers, bytes_max, request_min }
+        let least = bytes_max / (calls_max as u64).max(1);
+        let [answers, requests] = [0, least].map(|least| Queues::new(bytes_max, least));
+        Self { answers, requests, bytes_max, next: 0 }
     }
 
     /// Whether nothing waits.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.peers.is_empty()
+        self.answers.peers.is_empty() && self.requests.peers.is_empty()
     }
 
     /// What the messages that wait count, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.requests.total() + self.answers.total()
+        self.requests.bytes.total() + self.answers.bytes.total()
     }
 
     /// Whether answers or control messages wait for a peer.
+    #[inline]
     #[must_use]
     pub fn has_answers(&self, peer: Peer) -> bool {
-        self.peers.get(&peer).is_some_and(|waiting| !waiting.answers.is_empty())
+        self.answers.peers.contains_key(&peer)
     }
 
     /// Whether answers or control messages wait for anybody.
     #[must_use]
     pub fn has_any_answers(&self) -> bool {
-        self.peers.values().any(|waiting| !waiting.answers.is_empty())
+        !self.answers.peers.is_empty()
     }
 
     /// Whether requests wait for a peer.
+    #[inline]
     #[must_use]
     pub fn has_requests(&self, peer: Peer) -> bool {
-        self.peers.get(&peer).is_some_and(|waiting| !waiting.requests.is_empty())
+        self.requests.peers.contains_key(&peer)
     }
 
     /// Hands a message to the transport, or lets it wait behind those of its kind. A request, or an answer of more than
     /// [`SHORT_ANSWER`] bytes, that is over its peer's share of bytes is refused with [`Error::Limit`].
-    pub fn post(
-        &mut self,
-        context: &mut dyn Context,
-        token: Token,
-        op: Op,
-        calls: &Operations,
-    ) -> Posted {
-        let waits = |waiting: &mut Waiting| !waiting.queue_of(&op).is_empty();
-        if !self.is_empty() && self.peers.get_mut(&op.peer()).is_some_and(waits) {
-            return self.push(token, op, calls);
+    pub fn post(&mut self, context: &mut dyn Context, token: Token, mut op: Op) -> Posted {
+        if !self.queues_of(&op).peers.contains_key(&op.peer()) {
+            op = match context.post(token, op) {
+                Ok(id) => return Posted::Accepted(id),
+                Err(rejected) if matches!(rejected.error, Error::Again) => rejected.op,
+                Err(rejected) => return Posted::Refused(rejected.op, rejected.error),
+            };
         }
-        match context.post(token, op) {
-            Ok(id) => Posted::Accepted(id),
-            Err(rejected) if matches!(rejected.error, Error::Again) => {
-                self.push(token, rejected.op, calls)
-            }
-            Err(rejected) => Posted::Refused(rejected.op, rejected.error),
-        }
+        self.push(token, op)
     }
 
-    fn push(&mut self, token: Token, mut op: Op, calls: &Operations) -> Posted {
-        let (peer, len) = (op.peer(), cost_of(&op, self.request_min));
-        let is_request = matches!(op, Op::SendUnexpected { .. });
-        let shares = if is_request { &mut self.requests } else { &mut self.answers };
-        if is_request
-            && !shares.admits(peer, len)
-            && let Some(waiting) = self.peers.get_mut(&peer)
-            && waiting.settled > 0
-        {
-            shares.give(peer, waiting.drop_settled(calls, self.request_min));
-        }
-        if (is_request || len > SHORT_ANSWER) && !shares.admits(peer, len) {
-            self.tidy(peer);
+    fn queues_of(&mut self, op: &Op) -> &mut Queues {
+        if is_request(op) { &mut self.requests } else { &mut self.answers }
+    }
+
+    #[cold]
+    fn push(&mut self, token: Token, mut op: Op) -> Posted {
+        let (number, is_request) = (self.next, is_request(&op));
+        let queues = self.queues_of(&op);
+        let cost = queues.cost_of(&op);
+        if (is_request || cost > SHORT_ANSWER) && !queues.bytes.admits(op.peer(), cost) {
             return Posted::Refused(op, limit(is_request, self.bytes_max));
         }
-        shares.take(peer, len);
         if let Op::SendUnexpected { message, .. }
         | Op::SendControl { message, .. }
         | Op::SendExpected { message, .. } = &mut op
@@ -154,106 +132,91 @@ impl Backlog {
             // What is in the transport's queue before it may wait for the memory that it was made in.
             message.make_own();
         }
-        self.peers.entry(peer).or_default().queue_of(&op).push_back((token, op));
-        Posted::Waits
+        queues.insert(number, token, op);
+        self.next += 1;
+        Posted::Waits(number)
     }
 
-    /// Hands on what waits for a peer, as far as there is room. Requests whose calls have settled meanwhile are dropped, and
-    /// others say how much time is left `now`. Tells of each one that has left what became of it.
+    /// Hands on the first request, or the first of the others, that waits for a peer, if there is room; it says how much time is left
+    /// `now`. Gives whose it is and what became of it.
     pub fn hand_on(
         &mut self,
         context: &mut dyn Context,
-        (peer, now): (Peer, Instant),
-        calls: &mut Operations,
-        mut left: impl FnMut(&mut Operations, Left),
-    ) {
-        let Some(waiting) = self.peers.get_mut(&peer) else { return };
-        let Waiting { answers, requests, settled } = waiting;
-        let queues = [(answers, &mut self.answers), (requests, &mut self.requests)];
-        for (queue, shares) in queues {
-            while let Some((token, mut op)) = queue.pop_front() {
-                let (owner, len) = (Owner::of(token), cost_of(&op, self.request_min));
-                if is_wanted(owner, calls) {
-                    say_remaining(&mut op, owner, now, calls);
-                    let posted = match context.post(token, op) {
-                        Ok(id) => Posted::Accepted(id),
-                        Err(rejected) if matches!(rejected.error, Error::Again) => {
-                            queue.push_front((token, rejected.op));
-                            break;
-                        }
-                        Err(rejected) => Posted::Refused(rejected.op, rejected.error),
-                    };
-                    left(calls, Left { owner, posted });
-                } else {
-                    *settled = settled.saturating_sub(1);
-                }
-                shares.give(peer, len);
+        (peer, is_request): (Peer, bool),
+        now: Instant,
+        calls: &Operations,
+    ) -> Option<(Owner, Posted)> {
+        let queues = if is_request { &mut self.requests } else { &mut self.answers };
+        let (&first, _) = queues.peers.get(&peer)?.first_key_value()?;
+        let (token, mut op) = queues.remove(peer, first)?;
+        let owner = Owner::of(token);
+        say_remaining(&mut op, owner, now, calls);
+        match context.post(token, op) {
+            Ok(id) => Some((owner, Posted::Accepted(id))),
+            Err(rejected) if matches!(rejected.error, Error::Again) => {
+                queues.insert(first, token, rejected.op);
+                None
             }
-        }
-        self.tidy(peer);
-    }
-
-    /// A call has settled whose request the transport never took: it may be here.
-    pub fn handle_settled(&mut self, peer: Peer, calls: &Operations) {
-        let Some(waiting) = self.peers.get_mut(&peer) else { return };
-        waiting.settled += 1;
-        if 2 * waiting.settled >= waiting.requests.len() {
-            self.requests.give(peer, waiting.drop_settled(calls, self.request_min));
-            self.tidy(peer);
+            Err(rejected) => Some((owner, Posted::Refused(rejected.op, rejected.error))),
         }
     }
 
-    /// Something waits no more, and perhaps nothing does.
-    fn tidy(&mut self, peer: Peer) {
-        if self.peers.get(&peer).is_some_and(Waiting::is_empty) {
-            self.peers.remove(&peer);
-        }
+    /// A call has settled whose request waits under this number.
+    pub fn drop_request(&mut self, peer: Peer, number: u64) {
+        drop(self.requests.remove(peer, number));
     }
 
     /// The peer has hung up: what waits for it, which never left; answers first.
     pub fn remove(&mut self, peer: Peer) -> impl Iterator<Item = (Token, Op)> + use<> {
-        let Waiting { answers, requests, .. } = self.peers.remove(&peer).unwrap_or_default();
-        for shares in [&mut self.answers, &mut self.requests] {
-            shares.give(peer, shares.of(peer));
-        }
-        answers.into_iter().chain(requests)
+        let [answers, requests] = [&mut self.answers, &mut self.requests].map(|queues| {
+            queues.bytes.give(peer, queues.bytes.of(peer));
+            queues.peers.remove(&peer).unwrap_or_default()
+        });
+        answers.into_values().chain(requests.into_values())
     }
 
     /// Drops everything.
     pub fn clear(&mut self) {
-        self.peers.clear();
-        self.answers = Shares::new(self.bytes_max);
-        self.requests = Shares::new(self.bytes_max);
+        for queues in [&mut self.answers, &mut self.requests] {
+            *queues = Queues::new(self.bytes_max, queues.least);
+        }
     }
 }
 
-impl Waiting {
-    fn is_empty(&self) -> bool {
-        self.answers.is_empty() && self.requests.is_empty()
+impl Queues {
+    fn new(bytes_max: u64, least: u64) -> Self {
+        Self { peers: FxHashMap::default(), bytes: Shares::new(bytes_max), least }
     }
 
-    fn queue_of(&mut self, op: &Op) -> &mut VecDeque<(Token, Op)> {
-        if matches!(op, Op::SendUnexpected { .. }) { &mut self.requests } else { &mut self.answers }
+    fn insert(&mut self, number: u64, token: Token, op: Op) {
+        let peer = op.peer();
+        self.bytes.take(peer, self.cost_of(&op));
+        self.peers.entry(peer).or_default().insert(number, (token, op));
     }
 
-    /// Drops requests of calls that have settled; gives what they count.
-    fn drop_settled(&mut self, calls: &Operations, request_min: u64) -> u64 {
-        let mut freed = 0;
-        self.requests.retain(|(token, op)| {
-            let is_wanted = is_wanted(Owner::of(*token), calls);
-            freed += if is_wanted { 0 } else { cost_of(op, request_min) };
-            is_wanted
-        });
-        self.settled = 0;
-        freed
+    fn remove(&mut self, peer: Peer, number: u64) -> Option<(Token, Op)> {
+        let waiting = self.peers.get_mut(&peer)?;
+        let removed = waiting.remove(&number)?;
+        if waiting.is_empty() {
+            self.peers.remove(&peer);
+        }
+        self.bytes.give(peer, self.cost_of(&removed.1));
+        Some(removed)
+    }
+
+    /// What a message counts that waits, in bytes.
+    fn cost_of(&self, op: &Op) -> u64 {
+        match op {
+            Op::SendUnexpected { message, .. }
+            | Op::SendControl { message, .. }
+            | Op::SendExpected { message, .. } => (message.len() as u64).max(self.least),
+            _ => 0,
+        }
     }
 }
 
-fn is_wanted(owner: Owner, calls: &Operations) -> bool {
-    match owner {
-        Owner::Call(id, _) => !calls.is_settled(id),
-        Owner::Transfer(_) | Owner::Nobody => true,
-    }
+fn is_request(op: &Op) -> bool {
+    matches!(op, Op::SendUnexpected { .. })
 }
 
 /// The time that a request has waited is not its target's.
@@ -277,14 +240,5 @@ fn limit(is_request: bool, bytes_max: u64) -> Error {
         what,
         limit: bytes_max,
         remedy: "await calls and one-way calls as they leave, or raise `Builder::backlog_bytes_max` and `calls_max`: short ones that wait for one peer are about half of `calls_max`",
-    }
-}
-
-/// What a message counts that waits, in bytes.
-fn cost_of(op: &Op, request_min: u64) -> u64 {
-    match op {
-        Op::SendUnexpected { message, .. } => (message.len() as u64).max(request_min),
-        Op::SendControl { message, .. } | Op::SendExpected { message, .. } => message.len() as u64,
-        _ => 0,
     }
 }

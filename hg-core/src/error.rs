@@ -73,24 +73,25 @@ impl<E> CallError<E> {
             }
             Self::DeadlineExceeded(started) => write!(out, "the deadline has passed; {started}"),
             Self::Cancelled => out.write_str("the call was cancelled"),
-            Self::PeerGone { reason, started } => match reason {
-                // Whoever is there does not want this side.
-                GoneReason::Refused(_) => {
-                    write!(out, "no connection to the target: {reason}; {started}")
-                }
-                GoneReason::Unreachable(_) => write!(
-                    out,
-                    "no connection to the target: {reason}; {started}; look the address up again once somebody is there"
-                ),
-                GoneReason::Exhausted(_) => write!(
-                    out,
-                    "no connection to the target: {reason}; {started}; make room, then look the address up again"
-                ),
-                _ => write!(
-                    out,
-                    "the target is gone: {reason}; {started}; look the address up again to reach its next one"
-                ),
-            },
+            Self::PeerGone { reason, started } => {
+                let (what, then) = match reason {
+                    // Whoever is there does not want this side.
+                    GoneReason::Refused(_) => ("no connection to the target", ""),
+                    GoneReason::Unreachable(_) => (
+                        "no connection to the target",
+                        "; look the address up again once somebody is there",
+                    ),
+                    GoneReason::Exhausted(_) => (
+                        "no connection to the target",
+                        "; make room, then look the address up again",
+                    ),
+                    _ => (
+                        "the target is gone",
+                        "; look the address up again to reach its next one",
+                    ),
+                };
+                write!(out, "{what}: {reason}; {started}{then}")
+            }
             Self::NoSuchRpc { name } => write!(
                 out,
                 "the target knows no RPC `{name}`: register it there, under this very name (declare it in a crate that both sides share, or with `name = \"...\"`)"
@@ -202,6 +203,18 @@ impl Failure {
             mismatch.caller = R::signature().words();
         }
         self.widen()
+    }
+
+    /// What the transport has said of a call.
+    #[cold]
+    #[must_use]
+    pub fn of_transport(error: NaError, started: Started) -> Self {
+        match error {
+            NaError::PeerGone(reason) => Self::PeerGone { reason, started },
+            NaError::UnknownPeer => Self::PeerGone { reason: GoneReason::Ended, started },
+            NaError::Cancelled => Self::Cancelled,
+            other => other.into(),
+        }
     }
 
     /// The same failure where a handler has errors of its own.
@@ -347,11 +360,7 @@ impl Status {
 /// The longest prefix of a sentence that fits in a status text.
 #[must_use]
 pub fn bounded_text(text: &str) -> &[u8] {
-    let mut end = text.len().min(STATUS_TEXT_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text.as_bytes()[..end]
+    &text.as_bytes()[..text.floor_char_boundary(STATUS_TEXT_MAX)]
 }
 
 #[cfg(test)]

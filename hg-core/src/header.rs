@@ -72,6 +72,13 @@ impl Kind {
         Self::Drained,
     ];
 
+    /// Whether it is a call of either kind.
+    #[inline]
+    #[must_use]
+    pub const fn is_request(self) -> bool {
+        matches!(self, Self::Request | Self::OneWay)
+    }
+
     #[inline]
     fn from_wire(byte: u8) -> Option<Self> {
         Self::ALL.get(usize::from(byte).wrapping_sub(1)).copied()
@@ -84,15 +91,12 @@ pub struct Flags(u8);
 
 impl Flags {
     const DEADLINE: u8 = 1;
-    const TRACE: u8 = 2;
-    const PROVIDER: u8 = 4;
     const CHECKSUM: u8 = 8;
     /// No extension: the payload is a descriptor of the memory that holds the arguments or the result.
     const BULK: u8 = 16;
     /// Requests; no extension: the payload begins with the descriptors of frozen memory among the arguments.
     const FROZEN: u8 = 32;
-    const KNOWN: u8 =
-        Self::DEADLINE | Self::TRACE | Self::PROVIDER | Self::CHECKSUM | Self::BULK | Self::FROZEN;
+    const KNOWN: u8 = Self::DEADLINE | Self::CHECKSUM | Self::BULK | Self::FROZEN;
 
     const fn has(self, bit: u8) -> bool {
         self.0 & bit != 0
@@ -104,24 +108,18 @@ impl Flags {
             return 0;
         }
         let deadline = if self.has(Self::DEADLINE) { DEADLINE_LEN } else { 0 };
-        let trace = if self.has(Self::TRACE) { TRACE_LEN } else { 0 };
-        let provider = if self.has(Self::PROVIDER) { PROVIDER_LEN } else { 0 };
         let checksum = if self.has(Self::CHECKSUM) { CHECKSUM_LEN } else { 0 };
-        deadline + trace + provider + checksum
+        deadline + checksum
     }
 }
 
 /// Time remaining in nanoseconds, `u64`.
 const DEADLINE_LEN: usize = 8;
-/// W3C trace context: trace id (16), span id (8), flags (1), reserved (7).
-const TRACE_LEN: usize = 32;
-/// Provider id, `u32`.
-const PROVIDER_LEN: usize = 4;
 /// CRC32C of header, extensions (this one as zero) and payload.
 const CHECKSUM_LEN: usize = 4;
 
 /// Longest header of any kind.
-pub const HEADER_MAX: usize = REQUEST_LEN + DEADLINE_LEN + TRACE_LEN + PROVIDER_LEN + CHECKSUM_LEN;
+pub const HEADER_MAX: usize = REQUEST_LEN + DEADLINE_LEN + CHECKSUM_LEN;
 
 /// Everything that a header says, without the payload's length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,15 +193,7 @@ impl Header {
 
     #[inline]
     const fn fixed_len(kind: Kind) -> usize {
-        match kind {
-            Kind::Request | Kind::OneWay => REQUEST_LEN,
-            Kind::Answer
-            | Kind::Cancel
-            | Kind::Fault
-            | Kind::ArgumentsTaken
-            | Kind::ResultTaken
-            | Kind::Drained => PREFIX_LEN,
-        }
+        if kind.is_request() { REQUEST_LEN } else { PREFIX_LEN }
     }
 
     /// Bytes of this header with its extensions.
@@ -352,8 +342,6 @@ impl Header {
             self.remaining_ns = Some(u64::from_le_bytes(eight(&message[at..at + DEADLINE_LEN])));
             at += DEADLINE_LEN;
         }
-        at += if flags.has(Flags::TRACE) { TRACE_LEN } else { 0 };
-        at += if flags.has(Flags::PROVIDER) { PROVIDER_LEN } else { 0 };
         if flags.has(Flags::CHECKSUM) {
             let (before, rest) = message.split_at(at);
             let (sum, after) = rest.split_at(CHECKSUM_LEN);

@@ -60,10 +60,12 @@ pub enum Effect {
         /// Id of the call.
         id: OperationId,
     },
-    /// A call has failed whose request was not handed to the transport: it is not to be, any more.
+    /// A call has settled whose request waits for room in the transport: it waits no more.
     DropRequest {
         /// The target.
         peer: Peer,
+        /// Of the request among those that wait.
+        number: u64,
     },
     /// Wake who waits for it, drop what nobody needs any more: not under a lock.
     Defer(Action),
@@ -163,10 +165,6 @@ impl Operation {
             && self.waker.is_none()
             && !self.detached
             && self.extra.is_none()
-    }
-
-    fn is_call(&self) -> bool {
-        matches!(self.kind, Kind::Call | Kind::OneWay)
     }
 
     #[inline]
@@ -497,8 +495,8 @@ impl Operations {
         self.settled += 1;
         self.has_settled = true;
         self.granted += usize::from(operation.kind == Kind::Room);
-        if failed && operation.send == OpState::None && operation.is_call() {
-            self.effects.push(Effect::DropRequest { peer: operation.peer });
+        if let OpState::Waits(number) = operation.send {
+            self.effects.push(Effect::DropRequest { peer: operation.peer, number });
         }
         if let Some(waker) = operation.waker.take() {
             self.effects.push(Effect::Defer(Action::Wake(waker)));

@@ -31,7 +31,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use self::answers::handle_untaken;
 pub use self::limits::Limits;
 use crate::{
-    backlog::{Backlog, Left, Posted},
+    backlog::{Backlog, Posted},
     deferred::Deferred,
     error::{Failure, Started, Status, bounded_text},
     header::{Header, Kind, PREFIX_LEN},
@@ -194,12 +194,12 @@ impl Protocol {
         let owner = Owner::Call(id, Half::Send);
         let token = if two_way { owner.quiet_token() } else { owner.token() };
         let send = Op::SendUnexpected { to, message };
-        match self.backlog.post(context.as_mut(), token, send, &self.operations) {
+        match self.backlog.post(context.as_mut(), token, send) {
             Posted::Accepted(op) => self.operations.handle_posted(id, Half::Send, op),
-            Posted::Waits => {}
+            Posted::Waits(number) => self.operations.handle_waits(id, number),
             Posted::Refused(_, error) => {
                 self.operations.forget(id);
-                return Err(not_made(error, Started::No));
+                return Err(Failure::of_transport(error, Started::No));
             }
         }
         if two_way {
@@ -208,7 +208,10 @@ impl Protocol {
             match context.post(Owner::Call(id, Half::Receive).token(), receive) {
                 Ok(op) => self.operations.handle_posted(id, Half::Receive, op),
                 Err(rejected) => {
-                    self.operations.handle_refused(id, not_made(rejected.error, Started::Unknown));
+                    self.operations.handle_refused(
+                        id,
+                        Failure::of_transport(rejected.error, Started::Unknown),
+                    );
                 }
             }
         }
@@ -227,7 +230,7 @@ impl Protocol {
                 }
                 Effect::Tell { peer, what, id } => self.tell(peer, what, id.to_bits()),
                 Effect::Defer(action) => self.deferred.push(action),
-                Effect::DropRequest { peer } => self.backlog.handle_settled(peer, &self.operations),
+                Effect::DropRequest { peer, number } => self.backlog.drop_request(peer, number),
             }
         }
     }
@@ -404,36 +407,33 @@ impl Protocol {
 
     /// The transport has room at a peer: hands on what waits for that.
     fn handle_room(&mut self, peer: Peer) {
-        let Self {
-            context: Some(context), backlog, operations: calls, serves, kept, deferred, ..
-        } = self
-        else {
-            return;
-        };
-        backlog.hand_on(
-            context.as_mut(),
-            (peer, self.now),
-            calls,
-            |calls, Left { owner, posted }| {
+        self.run_effects(); // Requests of calls that have settled go nowhere any more.
+        let Some(context) = &mut self.context else { return };
+        for is_request in [false, true] {
+            let (which, now) = ((peer, is_request), self.now);
+            while let Some((owner, posted)) =
+                self.backlog.hand_on(context.as_mut(), which, now, &self.operations)
+            {
                 if owner == Owner::Nobody {
-                    serves.handle_left();
+                    self.serves.handle_left();
                 }
                 match (posted, owner) {
                     (Posted::Accepted(op), Owner::Call(id, half)) => {
-                        calls.handle_posted(id, half, op)
+                        self.operations.handle_posted(id, half, op);
                     }
                     (Posted::Refused(_, error), Owner::Call(id, _)) => {
-                        calls.handle_refused(id, not_made(error, Started::No));
+                        self.operations
+                            .handle_refused(id, Failure::of_transport(error, Started::No));
                     }
                     (Posted::Refused(op, error), Owner::Nobody) => {
-                        handle_untaken(kept, deferred, &op, &error);
+                        handle_untaken(&mut self.kept, &mut self.deferred, &op, &error);
                     }
                     (Posted::Accepted(_), Owner::Nobody)
                     | (_, Owner::Transfer(_))
-                    | (Posted::Waits, _) => {}
+                    | (Posted::Waits(_), _) => {}
                 }
-            },
-        );
+            }
+        }
         self.operations.hand_on_transfers(peer, context.as_mut());
     }
 
@@ -582,12 +582,4 @@ pub fn status_message(id: u64, status: Status, text: &[u8], checksum: bool) -> M
 /// What is told when there is no transport any more.
 fn closed(broken: Option<&hg_na::Error>) -> hg_na::Error {
     broken.cloned().unwrap_or(hg_na::Error::Closed)
-}
-
-fn not_made(error: hg_na::Error, started: Started) -> Failure {
-    match error {
-        hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started },
-        hg_na::Error::UnknownPeer => Failure::PeerGone { reason: GoneReason::Ended, started },
-        other => Failure::NotMade(other),
-    }
 }

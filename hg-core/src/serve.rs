@@ -325,18 +325,10 @@ impl Serves {
             Ok(decoded) => decoded,
             Err(malformed) => return refuse(&malformed),
         };
-        match header.kind {
-            Kind::Request | Kind::OneWay => {}
-            Kind::Answer
-            | Kind::Cancel
-            | Kind::Fault
-            | Kind::ArgumentsTaken
-            | Kind::ResultTaken
-            | Kind::Drained => {
-                return Arrival::Disconnect(
-                    "an answer or control message came as a request".to_owned(),
-                );
-            }
+        if !header.kind.is_request() {
+            return Arrival::Disconnect(
+                "an answer or control message came as a request".to_owned(),
+            );
         }
         if header.kind == Kind::Request && self.hung_up.contains_key(&from) {
             return Arrival::Drop;

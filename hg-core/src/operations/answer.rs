@@ -1,6 +1,6 @@
 //! What a call learns from its transport: an answer, read, or a failure, in the caller's words.
 
-use hg_na::{Failure as NaFailure, GoneReason, Message, Peer, Reached, Returned};
+use hg_na::{Failure as NaFailure, Message, Peer, Reached, Returned};
 
 use super::{BulkAnswer, OperationId, Outcome};
 use crate::{
@@ -64,10 +64,5 @@ pub(super) fn transport_failure(failure: &NaFailure) -> Failure {
         Reached::Never => Started::No,
         Reached::Unknown => Started::Unknown,
     };
-    match failure.error.clone() {
-        hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started },
-        hg_na::Error::UnknownPeer => Failure::PeerGone { reason: GoneReason::Ended, started },
-        hg_na::Error::Cancelled => Failure::Cancelled,
-        other => Failure::NotMade(other),
-    }
+    Failure::of_transport(failure.error.clone(), started)
 }

@@ -26,6 +26,8 @@ pub enum Half {
 pub(super) enum OpState {
     /// Not posted yet, or never.
     None,
+    /// Waits for room in the transport, under this number.
+    Waits(u64),
     Open(OpId),
     /// Posted, and its success will perhaps not be told.
     Quiet(OpId),
@@ -81,6 +83,13 @@ impl Operations {
         }
         if !call.is_open() {
             self.effects.push(Effect::CancelOp(op));
+        }
+    }
+
+    /// The transport has no room for its request, which waits under this number.
+    pub(crate) fn handle_waits(&mut self, id: OperationId, number: u64) {
+        if let Some(call) = self.table.get_mut(id) {
+            call.send = OpState::Waits(number);
         }
     }
 
@@ -220,7 +229,7 @@ impl Operations {
         was_connected: impl FnOnce(Peer) -> bool,
     ) {
         let Some(call) = self.table.get(id) else { return };
-        let is_posted = call.send != OpState::None;
+        let is_posted = !matches!(call.send, OpState::None | OpState::Waits(_));
         let started =
             if is_posted && was_connected(call.peer) { Started::Unknown } else { Started::No };
         self.settle(id, Outcome::Failed(Failure::DeadlineExceeded(started)), true);

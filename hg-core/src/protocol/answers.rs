@@ -52,9 +52,9 @@ impl Protocol {
         self.is_at_rest = false;
         let Some(context) = &mut self.context else { return };
         let token = Owner::Nobody.quiet_token();
-        match self.backlog.post(context.as_mut(), token, op, &self.operations) {
+        match self.backlog.post(context.as_mut(), token, op) {
             Posted::Accepted(_) => {}
-            Posted::Waits => self.serves.handle_waiting(peer),
+            Posted::Waits(_) => self.serves.handle_waiting(peer),
             Posted::Refused(op, error) => {
                 handle_untaken(&mut self.kept, &mut self.deferred, &op, &error);
                 if let Op::SendExpected { tag, message, .. } = &op
@@ -86,10 +86,7 @@ impl Protocol {
     pub fn disconnect(&mut self, peer: Peer, sentence: &str) {
         tracing::warn!(?peer, "disconnecting a peer: {sentence}");
         let header = Header::control(Kind::Fault, 0);
-        let mut end = sentence.len().min(self.fault_text_max);
-        while !sentence.is_char_boundary(end) {
-            end -= 1;
-        }
+        let end = sentence.floor_char_boundary(self.fault_text_max);
         self.control(peer, &header, &sentence.as_bytes()[..end]);
         if let Some(context) = &mut self.context {
             context.forget(peer);
