@@ -279,15 +279,14 @@ impl Header {
         let flags = Flags(prefix[4]);
         let len = Self::fixed_len(kind) + flags.extensions_len();
         if len as u64 + u64::from(claimed) != message.len() as u64 {
-            return Err(bad_length(message.len() < len, kind, id));
+            return Err(bad_length(message.len() < len, prefix, id));
         }
         let mut header = Self { kind, code: prefix[5], id, ..Self::PLAIN };
         if Self::fixed_len(kind) == REQUEST_LEN {
             header.rpc = RpcId(u64::from_le_bytes(eight(&message[20..28])));
         }
         if flags.0 != 0 {
-            let answerable = kind == Kind::Request;
-            let bad = |why| Malformed::Bad { id, answerable, why };
+            let bad = |why| Malformed::Bad { answer_to: answer_to(prefix, id), why };
             header.decode_extensions(flags, message).map_err(bad)?;
         }
         Ok((header, len))
@@ -379,23 +378,28 @@ fn seal(message: &mut [u8], len: usize) {
 
 #[cold]
 fn bad_prefix(prefix: &[u8; PREFIX_LEN], id: u64) -> Malformed {
-    let answerable = prefix[3] == Kind::Request as u8;
+    let answer_to = answer_to(prefix, id);
     if prefix[0..2] != MAGIC.to_le_bytes() {
         Malformed::Magic
     } else if prefix[2] != VERSION {
-        Malformed::Version { id, answerable, theirs: prefix[2] }
+        Malformed::Version { answer_to, theirs: prefix[2] }
     } else if Kind::from_wire(prefix[3]).is_none() {
-        Malformed::Bad { id, answerable, why: "the kind is unknown" }
+        Malformed::Bad { answer_to, why: "the kind is unknown" }
     } else {
-        Malformed::Bad { id, answerable, why: "an unknown flag is set" }
+        Malformed::Bad { answer_to, why: "an unknown flag is set" }
     }
 }
 
+/// Whom to answer: the request, where it says that it is one.
+fn answer_to(prefix: &[u8; PREFIX_LEN], id: u64) -> Option<u64> {
+    (prefix[3] == Kind::Request as u8).then_some(id)
+}
+
 #[cold]
-fn bad_length(is_short: bool, kind: Kind, id: u64) -> Malformed {
+fn bad_length(is_short: bool, prefix: &[u8; PREFIX_LEN], id: u64) -> Malformed {
     let why =
         if is_short { "the header is cut short" } else { "the length differs from what arrived" };
-    Malformed::Bad { id, answerable: kind == Kind::Request, why }
+    Malformed::Bad { answer_to: answer_to(prefix, id), why }
 }
 
 #[inline]
@@ -418,20 +422,16 @@ pub enum Malformed {
     /// Of another version.
     #[error("one speaks version {theirs} of the protocol, the other version {VERSION}")]
     Version {
-        /// Id to answer.
-        id: u64,
-        /// Whether it says that it is a request.
-        answerable: bool,
+        /// Id to answer, where it says that it is a request.
+        answer_to: Option<u64>,
         /// Version of the sender.
         theirs: u8,
     },
     /// Anything else.
     #[error("the header is malformed: {why}")]
     Bad {
-        /// Id to answer.
-        id: u64,
-        /// Whether it says that it is a request.
-        answerable: bool,
+        /// Id to answer, where it says that it is a request.
+        answer_to: Option<u64>,
         /// What is wrong.
         why: &'static str,
     },
@@ -451,10 +451,8 @@ impl Malformed {
     #[must_use]
     pub fn answer_to(&self) -> Option<u64> {
         match self {
-            Self::Version { id, answerable: true, .. } | Self::Bad { id, answerable: true, .. } => {
-                Some(*id)
-            }
-            Self::TooShort { .. } | Self::Magic | Self::Version { .. } | Self::Bad { .. } => None,
+            Self::Version { answer_to, .. } | Self::Bad { answer_to, .. } => *answer_to,
+            Self::TooShort { .. } | Self::Magic => None,
         }
     }
 }

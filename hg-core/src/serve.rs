@@ -52,13 +52,8 @@ pub const IN_SERVICE_MAX: usize = 4096;
 /// As many as a transport takes requests, and then some.
 pub const EARLY_CANCELS_MAX: usize = 1024;
 
-/// A request that has no room yet.
-#[derive(Debug)]
-struct Held {
-    message: Message,
-    /// When it came.
-    since: Instant,
-}
+/// Requests that have no room yet, and when each came.
+type Held = VecDeque<(Message, Instant)>;
 
 /// The requests of one context that are in service.
 #[derive(Debug)]
@@ -74,7 +69,7 @@ pub struct Serves {
     /// Whether admission is to be looked at.
     is_due: bool,
     /// What has no room yet, by origin, in turn.
-    held: VecDeque<(Peer, VecDeque<Held>)>,
+    held: VecDeque<(Peer, Held)>,
     admission_open: bool,
     /// Origins that have as much as they may, to be looked at.
     grown: Vec<Peer>,
@@ -193,7 +188,7 @@ impl Serves {
 
     /// Keeps a request for which [`Arrival::Hold`] was said `now`.
     pub fn hold(&mut self, from: Peer, message: Message, now: Instant) {
-        let held = Held { message, since: now };
+        let held = (message, now);
         match self.held.iter_mut().find(|(of, _)| *of == from) {
             Some((_, messages)) => messages.push_back(held),
             None => {
@@ -222,7 +217,7 @@ impl Serves {
     pub fn take_held(&mut self, now: Instant) -> Option<(Peer, Message, Arrival)> {
         let at = self.held.iter().position(|(peer, _)| self.has_room(*peer))?;
         let (from, mut messages) = self.held.remove(at)?;
-        let Held { mut message, since } = messages.pop_front()?;
+        let (mut message, since) = messages.pop_front()?;
         subtract_remaining(&mut message, now.saturating_duration_since(since));
         let is_last = messages.is_empty();
         if !is_last {
@@ -522,7 +517,7 @@ impl Serves {
         self.hung_up.insert(peer, false);
         self.held.retain_mut(|(of, messages)| {
             if *of == peer {
-                messages.retain(|held| is_one_way(held.message.as_slice()));
+                messages.retain(|(message, _)| is_one_way(message.as_slice()));
             }
             !messages.is_empty()
         });

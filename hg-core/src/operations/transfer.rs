@@ -230,23 +230,20 @@ impl Operations {
         transfer.is_in_turn = false;
         match came {
             Came::Over => transfer.plan.handle_done(OWN_MOVE, Ok(())),
-            Came::Later | Came::Not => transfer.plan.handle_returned(&piece, OWN_MOVE),
-        }
-        match came {
-            Came::Over => {}
             Came::Later => {
+                transfer.plan.handle_returned(&piece, OWN_MOVE);
                 transfer.stalled = true;
                 self.stalled.entry(peer).or_default().push_back(id);
             }
-            Came::Not => transfer.is_moved_here = false, // Until what is posted has ended.
+            Came::Not => {
+                transfer.plan.handle_returned(&piece, OWN_MOVE);
+                transfer.is_moved_here = false; // Until what is posted has ended.
+            }
         }
         if context.is_none() {
             transfer.plan.abort(TransferError::Closed); // What was posted beside it was dropped.
         }
-        match context {
-            Some(context) => self.run_transfer(id, Some(context)),
-            None => self.run_transfer(id, None),
-        };
+        self.run_transfer(id, context.map(|it| it as &mut dyn Context));
     }
 
     /// So many bytes were moved at once.
