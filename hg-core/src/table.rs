@@ -19,9 +19,11 @@ impl Key {
     /// Bits above a key.
     pub const SPARE_BITS: u32 = 4;
 
+    /// Of the entry with this number at this place.
     #[inline(always)]
-    fn new(index: u32, number: u32) -> Self {
-        Self(u64::from(number) << INDEX_BITS | u64::from(index))
+    #[must_use]
+    pub fn new(place: u32, number: u32) -> Self {
+        Self(u64::from(number) << INDEX_BITS | u64::from(place))
     }
 
     /// As a number below 2^60.
@@ -44,20 +46,25 @@ impl Key {
         (1..1 << 31).contains(&self.number().wrapping_sub(other.number()))
     }
 
+    /// The place of its entry.
     #[inline(always)]
-    fn index(self) -> usize {
+    #[must_use]
+    pub fn index(self) -> usize {
         (self.0 & INDEX_MASK) as usize
     }
 
     /// The same as it is kept.
     #[inline(always)]
-    fn low(self) -> u32 {
+    #[must_use]
+    pub fn place(self) -> u32 {
         (self.0 & INDEX_MASK) as u32
     }
 
+    /// The number of its entry.
     #[expect(clippy::cast_possible_truncation, reason = "a key has 60 bits")]
     #[inline(always)]
-    fn number(self) -> u32 {
+    #[must_use]
+    pub fn number(self) -> u32 {
         (self.0 >> INDEX_BITS) as u32
     }
 }
@@ -175,7 +182,7 @@ impl<T> Table<T> {
             return None;
         }
         let value = place.value.take()?;
-        self.free.push(key.low());
+        self.free.push(key.place());
         Some(value)
     }
 
@@ -185,7 +192,7 @@ impl<T> Table<T> {
         debug_assert!(self.get(key).is_some(), "an entry is forgotten once");
         let Some(place) = self.places.get_mut(key.index()) else { return };
         std::mem::forget(place.value.take());
-        self.free.push(key.low());
+        self.free.push(key.place());
     }
 
     /// Every entry, without its key.

@@ -16,6 +16,7 @@ use std::{
     },
 };
 
+use hg_core::table::{Key, Table};
 use hg_na::{Address, Error};
 
 use super::{Port, Shared};
@@ -45,24 +46,17 @@ struct Column(Mutex<Vec<Known>>);
 
 #[derive(Clone, Copy)]
 struct Known {
-    generation: u32,
+    key: Key,
     na: hg_na::Peer,
 }
 
 #[derive(Default)]
 struct Lookups {
-    entries: Vec<Entry>,
-    by_address: HashMap<Address, u32>,
-    free: Vec<u32>,
-    /// With so many in use, and none free, all are looked through.
+    /// An entry for each address that was looked up; its key is the whole engine's handle of the peer there.
+    entries: Table<Address>,
+    by_address: HashMap<Address, Key>,
+    /// With so many all are looked through.
     full: usize,
-}
-
-#[derive(Default)]
-struct Entry {
-    generation: u32,
-    /// `None` while it is free.
-    address: Option<Address>,
 }
 
 impl Contexts {
@@ -105,7 +99,7 @@ impl Contexts {
     fn known_to(&self, port: &Port, peer: &Peer) -> hg_na::Peer {
         let column = enter(port, &self.columns[usize::from(port.index)].0);
         let known = column.and_then(|it| it.get(peer.na.index() as usize).copied());
-        let known = known.filter(|known| known.generation == peer.na.generation());
+        let known = known.filter(|known| known.key == key_of(peer));
         known.map_or(NOBODY, |known| known.na)
     }
 
@@ -120,43 +114,37 @@ impl Contexts {
         let mut lookups = enter(first, &self.lookups).ok_or(Error::Forked)?;
         let found = ports.iter().zip(addresses).map(|(port, it)| port.lookup_here(it));
         let found = found.collect::<Result<Vec<_>, _>>()?;
-        let place = match lookups.by_address.get(&address) {
-            Some(&place) => {
-                let peer = self.peer_at(&lookups, place);
-                let is_known =
-                    |(port, na): (&Arc<Port>, &hg_na::Peer)| self.known_to(port, &peer) == *na;
-                if ports.iter().zip(&found).all(is_known) {
-                    return Ok(peer);
-                }
-                place
+        if let Some(&key) = lookups.by_address.get(&address) {
+            let peer = self.peer_of(key);
+            let is_known =
+                |(port, na): (&Arc<Port>, &hg_na::Peer)| self.known_to(port, &peer) == *na;
+            if ports.iter().zip(&found).all(is_known) {
+                return Ok(peer);
             }
-            None => {
-                self.look_through(&mut lookups, ports);
-                lookups.take_place(address)
-            }
-        };
-        let entry = &mut lookups.entries[place as usize];
-        entry.generation = entry.generation.wrapping_add(1);
-        let generation = entry.generation;
+            lookups.remove(key); // Its target has another incarnation.
+        } else {
+            self.look_through(&mut lookups, ports);
+        }
+        let key = lookups.entries.insert(address.clone());
+        lookups.by_address.insert(address, key);
         for ((port, column), na) in ports.iter().zip(&self.columns).zip(found) {
             let mut column = enter(port, &column.0).ok_or(Error::Forked)?;
-            let known = Known { generation, na };
-            match column.get_mut(place as usize) {
+            let known = Known { key, na };
+            match column.get_mut(key.index()) {
                 Some(place) => *place = known,
                 None => column.push(known),
             }
         }
-        Ok(self.peer_at(&lookups, place))
+        Ok(self.peer_of(key))
     }
 
-    fn peer_at(&self, lookups: &Lookups, place: u32) -> Peer {
-        let generation = lookups.entries[place as usize].generation;
-        Peer { na: hg_na::Peer::new(place, generation), port: self.whole() }
+    fn peer_of(&self, key: Key) -> Peer {
+        Peer { na: hg_na::Peer::new(key.place(), key.number()), port: self.whole() }
     }
 
     /// The address that a peer was looked up by, while that is known.
     pub(crate) fn address_of(&self, port: &Port, peer: &Peer) -> Option<Address> {
-        enter(port, &self.lookups)?.find(peer)?.address.clone()
+        enter(port, &self.lookups)?.entries.get(key_of(peer)).cloned()
     }
 
     /// Closes each context's connection to a peer.
@@ -164,21 +152,22 @@ impl Contexts {
         let Some(mut lookups) = ports.first().and_then(|it| enter(it, &self.lookups)) else {
             return;
         };
-        if lookups.find(peer).is_none() {
+        if lookups.entries.get(key_of(peer)).is_none() {
             return;
         }
         ports.iter().for_each(|port| port.forget_here(self.known_to(port, peer)));
-        lookups.free_place(peer.na.index());
+        lookups.remove(key_of(peer));
     }
 
     /// Where the table is full, frees the entries whose target has left all contexts.
     fn look_through(&self, lookups: &mut Lookups, ports: &[Arc<Port>]) {
-        if !lookups.free.is_empty() || lookups.entries.len() < lookups.full {
+        if lookups.entries.len() < lookups.full {
             return;
         }
-        let mut lives = vec![false; lookups.entries.len()];
+        let mut lives = Vec::new();
         for (port, column) in ports.iter().zip(&self.columns) {
             let Some(column) = enter(port, &column.0).map(|it| it.clone()) else { return };
+            lives.resize(column.len(), false);
             for (lives, known) in lives.chunks_mut(AT_A_TIME).zip(column.chunks(AT_A_TIME)) {
                 let Some(state) = port.enter_state() else { return };
                 for (lives, known) in lives.iter_mut().zip(known) {
@@ -186,13 +175,11 @@ impl Contexts {
                 }
             }
         }
-        for (place, lives) in (0..).zip(lives) {
-            if !lives {
-                lookups.free_place(place);
-            }
+        let left = lookups.entries.iter().map(|(key, _)| key).filter(|key| !lives[key.index()]);
+        for key in left.collect::<Vec<_>>() {
+            lookups.remove(key);
         }
-        let in_use = lookups.entries.len() - lookups.free.len();
-        lookups.full = lookups.entries.len().max(2 * in_use).max(AT_A_TIME);
+        lookups.full = AT_A_TIME.max(2 * lookups.entries.len());
     }
 }
 
@@ -266,29 +253,15 @@ impl Shared {
 }
 
 impl Lookups {
-    /// An entry for this address.
-    fn take_place(&mut self, address: Address) -> u32 {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry::default());
-            u32::try_from(self.entries.len() - 1).expect("as many handles as a transport gives")
-        });
-        self.entries[place as usize].address = Some(address.clone());
-        self.by_address.insert(address, place);
-        place
-    }
-
-    fn find(&self, peer: &Peer) -> Option<&Entry> {
-        let entry = self.entries.get(peer.na.index() as usize)?;
-        (entry.generation == peer.na.generation()).then_some(entry)
-    }
-
-    fn free_place(&mut self, place: u32) {
-        let entry = &mut self.entries[place as usize];
-        if let Some(address) = entry.address.take() {
+    fn remove(&mut self, key: Key) {
+        if let Some(address) = self.entries.remove(key) {
             self.by_address.remove(&address);
-            self.free.push(place);
         }
     }
+}
+
+fn key_of(peer: &Peer) -> Key {
+    Key::new(peer.na.index(), peer.na.generation())
 }
 
 /// Takes a lock; `None` in a forked child, where a thread that the child lacks holds it for ever.
