@@ -13,7 +13,10 @@ use std::{
 use hg_core::shares::Shares;
 use hg_na::Peer;
 
-use crate::lock::Mutex;
+use crate::{
+    lock::Mutex,
+    ticket::{Ticket, Turn},
+};
 
 /// Bytes that may be taken at a time.
 #[derive(Debug)]
@@ -22,49 +25,44 @@ pub(crate) struct Budget(Mutex<State>);
 #[derive(Debug)]
 struct State {
     shares: Shares<Peer>,
-    next_ticket: u64,
     queue: VecDeque<Entry>,
 }
 
 /// A request that waits.
 #[derive(Debug)]
 struct Entry {
-    ticket: u64,
     origin: Peer,
     len: u64,
-    waker: Option<Waker>,
-}
-
-impl State {
-    /// The first one that has room.
-    fn first(&self) -> Option<usize> {
-        self.queue.iter().position(|entry| self.shares.admits(entry.origin, entry.len))
-    }
-
-    /// Who is to look again, to be woken without the lock; it leaves its waker anew unless its turn has come.
-    fn take_first(&mut self) -> Option<Waker> {
-        let first = self.first()?;
-        self.queue.get_mut(first)?.waker.take()
-    }
-
-    fn place_of(&self, ticket: u64) -> Option<usize> {
-        self.queue.iter().position(|entry| entry.ticket == ticket)
-    }
+    ticket: Arc<Ticket>,
 }
 
 impl Budget {
     pub(crate) fn new(max: u64) -> Self {
-        let shares = Shares::new(max);
-        Self(Mutex::new(State { shares, next_ticket: 0, queue: VecDeque::new() }))
+        Self(Mutex::new(State { shares: Shares::new(max), queue: VecDeque::new() }))
     }
 
     /// Takes a part of it for an origin, in turn.
     pub(crate) fn share(self: &Arc<Self>, origin: Peer, len: u64) -> Waiting {
+        let ticket = Ticket::new(Turn::Waits(None));
+        let entry = Entry { origin, len, ticket: Arc::clone(&ticket) };
+        self.change(|state| state.queue.push_back(entry));
+        Waiting { budget: Arc::clone(self), origin, len, ticket: Some(ticket) }
+    }
+
+    /// Changes something, and gives those their parts that have room then.
+    fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.0.lock();
-        let ticket = state.next_ticket;
-        state.next_ticket += 1;
-        state.queue.push_back(Entry { ticket, origin, len, waker: None });
-        Waiting { budget: Arc::clone(self), ticket: Some(ticket) }
+        change(&mut state);
+        let State { shares, queue } = &mut *state;
+        let mut woken = Vec::new();
+        while let Some(first) = queue.iter().position(|it| shares.admits(it.origin, it.len))
+            && let Some(Entry { origin, len, ticket }) = queue.remove(first)
+        {
+            shares.take(origin, len);
+            woken.extend(ticket.end(Turn::HasCome));
+        }
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -72,48 +70,33 @@ impl Budget {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     budget: Arc<Budget>,
+    origin: Peer,
+    len: u64,
     /// `None` once the share was taken.
-    ticket: Option<u64>,
+    ticket: Option<Arc<Ticket>>,
 }
 
 impl Waiting {
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Share> {
-        let Some(ticket) = self.ticket else { return Poll::Pending };
-        let waker = context.waker().clone();
-        let mut state = self.budget.0.lock();
-        let place = state.place_of(ticket);
-        if place.is_some()
-            && place == state.first()
-            && let Some(Entry { origin, len, waker: before, .. }) =
-                place.and_then(|place| state.queue.remove(place))
-        {
-            state.shares.take(origin, len);
-            self.ticket = None;
-            let next = state.take_first();
-            drop(state);
-            next.into_iter().for_each(Waker::wake);
-            drop(before);
-            return Poll::Ready(Share { budget: Arc::clone(&self.budget), origin, len });
+        let has_come = self.ticket.as_ref().and_then(|it| it.has_come(context.waker()));
+        if has_come.is_none() {
+            return Poll::Pending;
         }
-        let entry = place.and_then(|place| state.queue.get_mut(place));
-        let before = entry.and_then(|entry| entry.waker.replace(waker));
-        drop(state);
-        drop(before);
-        Poll::Pending
+        self.ticket = None;
+        let (budget, origin, len) = (Arc::clone(&self.budget), self.origin, self.len);
+        Poll::Ready(Share { budget, origin, len })
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket {
-            let mut state = self.budget.0.lock();
-            let place = state.place_of(ticket);
-            let own = place.and_then(|place| state.queue.remove(place));
-            let next = state.take_first();
-            drop(state);
-            next.into_iter().for_each(Waker::wake);
-            drop(own);
-        }
+        let Some(ticket) = &self.ticket else { return };
+        self.budget.change(|State { shares, queue }| {
+            match queue.iter().position(|it| Arc::ptr_eq(&it.ticket, ticket)) {
+                Some(place) => drop(queue.remove(place)),
+                None => shares.give(self.origin, self.len), // Its turn had come.
+            }
+        });
     }
 }
 
@@ -127,11 +110,7 @@ pub(crate) struct Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut state = self.budget.0.lock();
-        state.shares.give(self.origin, self.len);
-        let next = state.take_first();
-        drop(state);
-        next.into_iter().for_each(Waker::wake);
+        self.budget.change(|state| state.shares.give(self.origin, self.len));
     }
 }
 

@@ -66,6 +66,7 @@ mod settings;
 mod spawn;
 mod start;
 mod thread_number;
+mod ticket;
 mod transfer;
 mod view;
 

@@ -33,11 +33,12 @@ use std::{
 };
 
 pub(crate) use self::queues::Origin;
-use self::queues::{Queues, Ticket, Turn, Work};
+use self::queues::{Queues, Work};
 use crate::{
     contain::contain,
     lock::{Mutex, MutexGuard},
     platform::{Job, Platform, Thread},
+    ticket::{Ticket, Turn},
 };
 
 /// How long a thread stays without anything to do.

@@ -8,7 +8,10 @@ use std::{collections::VecDeque, mem, sync::Arc, task::Waker};
 
 use rustc_hash::FxHashMap;
 
-use crate::{lock::Mutex, platform::Job};
+use crate::{
+    platform::Job,
+    ticket::{Ticket, Turn},
+};
 
 /// For whom a job is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,48 +40,6 @@ enum Entry {
 impl Entry {
     fn is(&self, ticket: &Arc<Ticket>) -> bool {
         matches!(self, Self::Ticket(it) if Arc::ptr_eq(it, ticket))
-    }
-}
-
-/// The turn of a job that was announced.
-pub(crate) struct Ticket(Mutex<Turn>);
-
-/// How far it is.
-pub(crate) enum Turn {
-    /// Who is to be told.
-    Waits(Option<Waker>),
-    HasCome,
-    /// There are no queues any more.
-    Never,
-}
-
-impl Ticket {
-    pub(crate) fn new(turn: Turn) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(turn)))
-    }
-
-    /// Whether it has come, or never will; otherwise has a waker told.
-    pub(crate) fn has_come(&self, waker: &Waker) -> Option<bool> {
-        let new = waker.clone();
-        let mut turn = self.0.lock();
-        match &mut *turn {
-            Turn::Waits(waker) => {
-                let before = waker.replace(new);
-                drop(turn);
-                drop(before);
-                None
-            }
-            Turn::HasCome => Some(true),
-            Turn::Never => Some(false),
-        }
-    }
-
-    /// It has come, or never will; gives who is to be told.
-    fn end(&self, end: Turn) -> Option<Waker> {
-        match mem::replace(&mut *self.0.lock(), end) {
-            Turn::Waits(waker) => waker,
-            Turn::HasCome | Turn::Never => None,
-        }
     }
 }
 
@@ -195,19 +156,17 @@ impl Queues {
     /// The job that was announced will not come.
     pub(crate) fn leave(&mut self, origin: Origin, ticket: &Arc<Ticket>) {
         let Some(queue) = self.origins.get_mut(&origin) else { return };
-        let turn = ticket.0.lock();
-        match &*turn {
-            Turn::Waits(_) => {
+        match ticket.state() {
+            None => {
                 queue.entries.retain(|entry| !entry.is(ticket));
                 self.waiting -= 1;
                 if queue.entries.is_empty() {
                     self.turn.retain(|it| *it != origin);
                 }
             }
-            Turn::HasCome => queue.announced -= 1,
-            Turn::Never => {}
+            Some(true) => queue.announced -= 1,
+            Some(false) => {}
         }
-        drop(turn);
         self.forget_idle(origin);
     }
 
