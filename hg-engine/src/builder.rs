@@ -4,7 +4,9 @@ mod handlers;
 
 use std::{fmt, sync::Arc};
 
-use hg_core::{backlog::BACKLOG_BYTES_MAX, registry::Registry, serve::IN_SERVICE_MAX};
+use hg_core::{
+    backlog::BACKLOG_BYTES_MAX, protocol::Limits, registry::Registry, serve::IN_SERVICE_MAX,
+};
 use hg_na::{Address, Key, Offer, OpenOptions, Plugin};
 
 use crate::{
@@ -45,14 +47,16 @@ impl Builder {
             settings: Settings {
                 progress: Progress::default(),
                 wait: Wait::default(),
-                in_service_max: IN_SERVICE_MAX,
-                reject_above: None,
-                calls_max: CALLS_MAX,
+                limits: Limits {
+                    calls_max: CALLS_MAX,
+                    in_service_max: IN_SERVICE_MAX,
+                    reject_above: None,
+                    backlog_bytes_max: BACKLOG_BYTES_MAX,
+                    results_bytes_max: LARGE_IN_SERVICE_MAX,
+                },
                 checksum: false,
                 eager_max: EAGER_MAX,
                 large_max: LARGE_MAX,
-                large_in_service_max: LARGE_IN_SERVICE_MAX,
-                backlog_bytes_max: BACKLOG_BYTES_MAX,
                 pool_threads_max: POOL_THREADS_MAX,
                 runtime: None,
                 schemes: Schemes::default(),
@@ -123,7 +127,7 @@ impl Builder {
     /// that has its share has ended for 5 s is logged as a warning.
     #[must_use]
     pub fn in_service_max(mut self, requests: usize) -> Self {
-        self.settings.in_service_max = requests;
+        self.settings.limits.in_service_max = requests;
         self
     }
 
@@ -131,14 +135,14 @@ impl Builder {
     /// [`hg_core::error::CallError::Overloaded`] at once, instead of waiting; one-way calls are dropped. Default: none.
     #[must_use]
     pub fn reject_above(mut self, requests: usize) -> Self {
-        self.settings.reject_above = Some(requests);
+        self.settings.limits.reject_above = Some(requests);
         self
     }
 
     /// Calls that a context can have under way; one more is refused ([`Engine::ready`]). Default: 65,536.
     #[must_use]
     pub fn calls_max(mut self, calls: usize) -> Self {
-        self.settings.calls_max = calls;
+        self.settings.limits.calls_max = calls;
         self
     }
 
@@ -175,7 +179,7 @@ impl Builder {
     /// 900 kB a process that used 1 MiB had 970 MiB resident, with `MALLOC_MMAP_THRESHOLD_=131072` in its environment 13.
     #[must_use]
     pub fn large_in_service_max(mut self, bytes: u64) -> Self {
-        self.settings.large_in_service_max = bytes;
+        self.settings.limits.results_bytes_max = bytes;
         self
     }
 
@@ -186,7 +190,7 @@ impl Builder {
     /// for each of [`Builder::calls_max`], so that one peer's leave places to others'.
     #[must_use]
     pub fn backlog_bytes_max(mut self, bytes: u64) -> Self {
-        self.settings.backlog_bytes_max = bytes;
+        self.settings.limits.backlog_bytes_max = bytes;
         self
     }
 

@@ -150,38 +150,30 @@ impl AsFd for EventLoop {
 
 impl Port {
     /// Keeps the role for a loop, which runs in this thread. Waits until whoever has it gives it up.
-    fn keep_role_for_loop(&self) -> Result<(), OpenError> {
+    fn keep_role_for_loop(self: &Arc<Self>) -> Result<(), OpenError> {
         if self.is_forked() {
             return Err(hg_na::Error::Forked); // Whoever had the role is not in this process.
         }
         if is_inside(self.id) {
             return Err(hg_na::Error::Unsupported("a foreign event loop made in a handler"));
         }
-        let platform = self.shared.platform.as_ref();
-        let me = platform.current();
-        let mut is_kept = false;
-        loop {
-            let mut state = self.enter_state().ok_or(hg_na::Error::Forked)?;
-            if !is_kept {
-                state.protocol.context()?;
-            }
-            let is_closing = self.closing.load(Ordering::Relaxed);
-            if !is_kept && !is_closing && !state.followers.keep_for_loop(&me) {
-                let what = "a second event loop of a context: drop the first one";
-                return Err(hg_na::Error::Unsupported(what));
-            }
-            is_kept = true;
-            let is_free = state.work.is_some();
-            // Relaxed: only when it is seen matters.
-            self.yielding.store(!is_free, Ordering::Relaxed);
-            if is_free || is_closing {
-                state.followers.leave(&me, false);
-                return Ok(());
-            }
-            state.followers.follow(&me, None);
-            drop(state);
-            self.notify();
-            platform.park();
+        let me = self.shared.platform.current();
+        let mut state = self.enter_open()?;
+        // Relaxed, here and below: only when it is seen matters.
+        if !self.closing.load(Ordering::Relaxed) && !state.followers.keep_for_loop(&me) {
+            let what = "a second event loop of a context: drop the first one";
+            return Err(hg_na::Error::Unsupported(what));
         }
+        self.yielding.store(state.work.is_none(), Ordering::Relaxed);
+        drop(state);
+        self.notify();
+        let role = self.wait_for_role(None);
+        self.yielding.store(false, Ordering::Relaxed);
+        if let Some((role, mut state)) = role {
+            state.followers.leave(&me, false);
+            drop(state);
+            drop(role);
+        }
+        Ok(())
     }
 }

@@ -13,15 +13,10 @@ pub(crate) fn forked() -> Failure {
     Failure::NotMade(hg_na::Error::Forked)
 }
 
+/// Why there is no memory of the transport's for a message.
 #[cold]
-pub(crate) fn reserve_failure(error: hg_na::Error) -> Failure {
-    match error {
-        hg_na::Error::PeerGone(reason) => Failure::PeerGone { reason, started: Started::No },
-        hg_na::Error::UnknownPeer => {
-            Failure::PeerGone { reason: hg_na::GoneReason::Ended, started: Started::No }
-        }
-        other => other.into(),
-    }
+pub(crate) fn not_reserved(error: hg_na::Error) -> Failure {
+    Failure::of_transport(error, Started::No)
 }
 
 /// Why there is no thread, from what the system said.

@@ -156,9 +156,12 @@ impl<'p> Idle<'p> {
                 self.manner = self.spins.take();
                 self.manner != Manner::Sleep
             }
-            Wait::Adaptive(spin) if self.manner == Manner::Yield => self.may_yield_on(spin),
-            Wait::Adaptive(_) if !self.rounds.is_multiple_of(ROUNDS_PER_LOOK) => true,
-            Wait::Adaptive(spin) => self.may_spin_on(spin),
+            Wait::Adaptive(_)
+                if self.manner == Manner::Poll && !self.rounds.is_multiple_of(ROUNDS_PER_LOOK) =>
+            {
+                true
+            }
+            Wait::Adaptive(spin) => self.may_go_on(spin),
         }
     }
 
@@ -177,24 +180,17 @@ impl<'p> Idle<'p> {
         }
     }
 
-    /// The core has come back.
-    fn may_yield_on(&mut self, spin: Duration) -> bool {
+    /// Whether it is polled for less than this time so far; where the core was given away, it has come back.
+    fn may_go_on(&mut self, spin: Duration) -> bool {
         let now = self.platform.now();
         let given = self.given.replace(now).unwrap_or(now);
-        let is_late = now.saturating_duration_since(given) > spin * LATE;
+        let yields = self.manner == Manner::Yield;
+        let is_late = yields && now.saturating_duration_since(given) > spin * LATE;
         if !is_late && now.saturating_duration_since(*self.since.get_or_insert(now)) < spin {
             return true;
         }
-        self.spins.add_crowd();
-        self.vain = Some(now);
-        false
-    }
-
-    fn may_spin_on(&mut self, spin: Duration) -> bool {
-        let now = self.platform.now();
-        let since = *self.since.get_or_insert(now);
-        if now.saturating_duration_since(since) < spin {
-            return true;
+        if yields {
+            self.spins.add_crowd();
         }
         self.vain = Some(now);
         false

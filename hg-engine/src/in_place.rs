@@ -100,7 +100,8 @@ impl Port {
             return Err(Failure::Decode(format!("`{}`: {why}", R::NAME)).into());
         }
         if self.is_large(bytes.len(), self.shared.caps.max_unexpected) {
-            return Ok(self.start_large_call(peer, R::NAME, (bytes, start), header, deadline)?);
+            let (whose, bytes) = ((peer, R::NAME), (bytes, start));
+            return Ok(self.start_large_call(whose, bytes, Vec::new(), header, deadline)?);
         }
         let mut message =
             if bytes.len() <= INLINE_MAX { Message::copied(&bytes) } else { Message::from(bytes) };

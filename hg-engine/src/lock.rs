@@ -40,25 +40,6 @@ impl<T> Mutex<T> {
     }
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct RwLock<T>(futex::RwLock<T>);
-
-impl<T> RwLock<T> {
-    pub(crate) const fn new(value: T) -> Self {
-        Self(futex::RwLock::new(value))
-    }
-
-    pub(crate) fn read(&self) -> futex::RwLockReadGuard<'_, T> {
-        before();
-        wait_in_simulation(|| self.0.try_read()).unwrap_or_else(|| self.0.read())
-    }
-
-    pub(crate) fn write(&self) -> futex::RwLockWriteGuard<'_, T> {
-        before();
-        wait_in_simulation(|| self.0.try_write()).unwrap_or_else(|| self.0.write())
-    }
-}
-
 /// A lock is about to be taken.
 #[inline(always)]
 fn before() {

@@ -4,7 +4,7 @@
 //! to whoever holds the role and makes progress; a round of it is [`Port::step`]:
 //!
 //! ```text
-//! state locked:   hand in answers -> transport's progress -> calls and requests -> deadlines -> effects
+//! state locked:   transport's progress -> calls and requests -> deadlines -> effects
 //! state unlocked: wake waiting callers -> run handlers -> poll tasks
 //! ```
 //! So no handler runs inside the transport's progress, and none while a lock is held.
@@ -48,7 +48,7 @@ use crate::{
     background::Background,
     budget::Budget,
     contain::contain,
-    lock::{self, Mutex, MutexGuard, RwLock},
+    lock::{self, Mutex, MutexGuard},
     platform::Platform,
     pool::Pool,
     settings::Settings,
@@ -70,7 +70,7 @@ pub(crate) struct Shared {
     pub(crate) movers: Arc<Pool>,
     pub(crate) contexts: Contexts,
     /// `None` once all ports were closed.
-    handlers: RwLock<Option<Arc<Registry<Handler>>>>,
+    handlers: Mutex<Option<Arc<Registry<Handler>>>>,
     /// Counts changes of `handlers`, so that a port's copy is refreshed without a lock.
     handlers_version: AtomicUsize,
     /// Ports that were not closed.
@@ -99,7 +99,7 @@ impl Shared {
             pool,
             movers,
             contexts: Contexts::new(contexts),
-            handlers: RwLock::new(Some(Arc::new(handlers))),
+            handlers: Mutex::new(Some(Arc::new(handlers))),
             handlers_version: AtomicUsize::new(0),
             open_ports: AtomicUsize::new(0),
         }
@@ -107,7 +107,7 @@ impl Shared {
 
     /// The handlers, as they are now; none once all ports were closed.
     pub(crate) fn handlers(&self) -> Arc<Registry<Handler>> {
-        self.handlers.read().clone().unwrap_or_default()
+        self.handlers.lock().clone().unwrap_or_default()
     }
 
     /// Which version of them that is.
@@ -122,7 +122,7 @@ impl Shared {
         &self,
         change: impl FnOnce(&mut Registry<Handler>) -> T,
     ) -> Option<T> {
-        let mut handlers = self.handlers.write();
+        let mut handlers = self.handlers.lock();
         let result = change(Arc::make_mut(handlers.as_mut()?));
         // Release: pairs with the Acquire in `handlers_version`; the lock orders the map itself.
         self.handlers_version.fetch_add(1, Ordering::Release);
@@ -140,7 +140,7 @@ impl Shared {
         // AcqRel: the last one comes after all others have closed.
         if self.open_ports.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.pools().into_iter().for_each(|pool| pool.close());
-            let handlers = self.handlers.write().take();
+            let handlers = self.handlers.lock().take();
             handlers.into_iter().for_each(drop_handlers);
         }
     }
@@ -151,14 +151,6 @@ pub(crate) fn drop_handlers(handlers: Arc<Registry<Handler>>) {
     for handler in Arc::into_inner(handlers).into_iter().flat_map(Registry::into_handlers) {
         contain("a handler that was dropped", || drop(handler));
     }
-}
-
-/// What an answer of a handler is on its way back.
-pub(crate) struct Answered {
-    pub(crate) origin: hg_na::Peer,
-    pub(crate) id: u64,
-    /// `None` when no answer is due, or the handler answers later by itself.
-    pub(crate) message: Option<Message>,
 }
 
 /// A request that leaves its round.
@@ -204,8 +196,8 @@ pub(crate) trait Service: Send {
         done: &mut [Completion],
     ) -> Option<MutexGuard<'p, State>>;
 
-    /// Polls the futures that are ready; ended ones leave their answers.
-    fn poll_ready(&mut self, port: &Port, answers: &mut Vec<Answered>);
+    /// Polls the futures that are ready; those that end are answered.
+    fn poll_ready(&mut self, port: &Port);
 
     /// Whether there are such futures: written with Release.
     fn is_ready(&self) -> &Arc<AtomicBool>;
@@ -223,7 +215,6 @@ pub(crate) struct Work {
     request: Message,
     done: Vec<Completion>,
     requests: Vec<Ticket>,
-    pub(crate) answers: Vec<Answered>,
     deferred: Deferred,
     service: Box<dyn Service>,
     /// Whether the service has something to do beside new requests.
@@ -286,14 +277,13 @@ impl Port {
         // Relaxed: nobody closes one yet.
         shared.open_ports.fetch_add(1, Ordering::Relaxed);
         let waiter = context.waiter();
-        let budget = Arc::new(Budget::new(shared.settings.large_in_service_max));
+        let budget = Arc::new(Budget::new(shared.settings.limits.results_bytes_max));
         let address = context.address().clone();
         let scheme = address.scheme().into();
         let work = Work {
             request: Message::inline(0),
             done: Vec::new(),
             requests: Vec::new(),
-            answers: Vec::new(),
             deferred: Deferred::default(),
             is_ready: Arc::clone(service.is_ready()),
             service,
@@ -420,7 +410,6 @@ impl Port {
         let is_interrupted =
             how == Sleep::Interruptible && self.interrupted.load(Ordering::Relaxed);
         let sleep = !is_interrupted
-            && work.answers.is_empty()
             && !work.is_ready()
             && !self.closing.load(Ordering::Relaxed)
             && !self.yielding.load(Ordering::Relaxed);
@@ -498,7 +487,6 @@ impl Work {
     /// Forgets everything; what users have to do with is to be dropped without a lock.
     #[must_use = "it is to be dropped where it may do anything"]
     pub(crate) fn clear(&mut self) -> Leftovers {
-        self.answers.clear();
         self.requests.clear();
         self.service.clear()
     }

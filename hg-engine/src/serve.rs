@@ -34,8 +34,8 @@ use crate::{
     inside::{Inside, in_handler},
     lock::MutexGuard,
     port::{
-        Answered, Due, Handler, Incoming, Leftovers, Port, Request, Run, Service, State, Task,
-        drop_handlers, no_message,
+        Due, Handler, Incoming, Leftovers, Port, Request, Run, Service, State, Task, drop_handlers,
+        no_message,
     },
 };
 
@@ -162,8 +162,8 @@ impl Service for Server {
         locked
     }
 
-    fn poll_ready(&mut self, port: &Port, answers: &mut Vec<Answered>) {
-        self.tasks.poll_ready(port, answers);
+    fn poll_ready(&mut self, port: &Port) {
+        self.tasks.poll_ready(port);
     }
 
     fn is_ready(&self) -> &Arc<AtomicBool> {
@@ -320,20 +320,12 @@ impl Port {
         incoming: Incoming,
         arrived: Option<Instant>,
     ) {
-        match self.runtime_for(&handler) {
-            Some(runtime) => self.spawn_handler(runtime, handler, incoming, arrived),
-            None => self.start_blocking(handler, incoming, arrived),
-        }
-    }
-
-    fn start_blocking(
-        self: &Arc<Self>,
-        handler: Handler,
-        incoming: Incoming,
-        arrived: Option<Instant>,
-    ) {
         let origin = incoming.from;
         let request = self.begin_apart(origin, &incoming.header, arrived);
+        if let Some(runtime) = self.runtime_for(&handler) {
+            let task = places::own(runtime::serve(handler, request.clone(), incoming));
+            return self.spawn_task(runtime, request, task);
+        }
         let job = owed::job(handler, request, move |handler, request, answer| {
             handler.run(request, incoming.payload(), answer, &mut None)
         });

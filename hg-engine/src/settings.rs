@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hg_core::protocol::Limits;
+
 use crate::{schemes::Schemes, spawn::Runtime};
 
 /// Who makes progress when nobody waits for a call.
@@ -49,14 +51,11 @@ pub type OpenError = hg_na::Error;
 pub(crate) struct Settings {
     pub(crate) progress: Progress,
     pub(crate) wait: Wait,
-    pub(crate) in_service_max: usize,
-    pub(crate) reject_above: Option<usize>,
-    pub(crate) calls_max: usize,
+    /// Of each context.
+    pub(crate) limits: Limits,
     pub(crate) checksum: bool,
     pub(crate) eager_max: u64,
     pub(crate) large_max: u64,
-    pub(crate) large_in_service_max: u64,
-    pub(crate) backlog_bytes_max: u64,
     pub(crate) pool_threads_max: usize,
     pub(crate) runtime: Option<Runtime>,
     pub(crate) schemes: Schemes,
@@ -69,8 +68,8 @@ impl Settings {
     /// [`hg_na::Error::BadSetting`] with the limit's name.
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         let limits = [
-            ("calls_max", self.calls_max),
-            ("in_service_max", self.in_service_max),
+            ("calls_max", self.limits.calls_max),
+            ("in_service_max", self.limits.in_service_max),
             ("pool_threads_max", self.pool_threads_max),
         ];
         match limits.iter().find(|(_, limit)| *limit == 0) {

@@ -1,9 +1,6 @@
 //! How a call begins: encoded to where it leaves from, made known, handed to the transport.
 
-use std::{
-    cell::Cell,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use hg_core::{
     codec::{self, Codec as _},
@@ -13,22 +10,17 @@ use hg_core::{
     operations::OperationId,
     rpc::Rpc,
 };
-use hg_na::{Exchanged, INLINE_MAX, Message, Peer, departing, holds_frozen};
+use hg_na::{Exchanged, Frozen, INLINE_MAX, Message, Peer, departing, holds_frozen};
 
 use crate::{
     CallOptions,
-    failure::{forked, reserve_failure, unencodable},
+    failure::{forked, not_reserved, unencodable},
     lock::MutexGuard,
     port::{Port, State, no_message},
 };
 
-/// Longest message that is copied once more on its way.
+/// Longest message that is copied once more on its way: so few bytes cost less than asking the transport for memory to write them to.
 const COPIED_MAX: usize = 4 * INLINE_MAX;
-
-thread_local! {
-    /// Where such messages are encoded to.
-    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
 
 impl Port {
     /// Makes a call to a peer of its own: encodes it straight into the outgoing message and posts it.
@@ -81,49 +73,22 @@ impl Port {
             codec::Default::encode(&wire, &mut bytes)
                 .map_err(|error| unencodable(R::NAME, &error))?;
             drop(wire); // As in `start_call`.
-            return Ok(self.start_large_call(peer, R::NAME, (bytes, 0), header, deadline)?);
+            let (whose, bytes) = ((peer, R::NAME), (bytes, 0));
+            return Ok(self.start_large_call(whose, bytes, Vec::new(), header, deadline)?);
         }
-        if start + size <= COPIED_MAX {
-            return self.start_copied_call::<R>(peer, (wire, size), header, deadline);
-        }
-        let mut state = self.enter_state().ok_or_else(forked)?;
-        let context = state.protocol.context();
-        let mut message =
-            context.and_then(|it| it.message(peer, start + size)).map_err(reserve_failure)?;
+        let mut message = if start + size <= COPIED_MAX {
+            Message::from(vec![0; start + size])
+        } else {
+            let mut state = self.enter_state().ok_or_else(forked)?;
+            let reserved = state.protocol.context().and_then(|it| it.message(peer, start + size));
+            reserved.map_err(not_reserved)?
+        };
         // A user's `Serialize` runs: not under the lock.
-        drop(state);
         codec::Default::encode(&wire, &mut message.as_mut_slice()[start..])
             .map_err(|error| unencodable(R::NAME, &error))?;
         drop(wire);
         let state = self.enter_state().ok_or_else(forked)?;
         self.post_call(state, (peer, R::NAME), (header, start), deadline, &mut message)
-    }
-
-    /// A call whose message is copied once more on its way: so few bytes cost less than asking for memory to write
-    /// them to.
-    fn start_copied_call<R: Rpc>(
-        &self,
-        peer: Peer,
-        (wire, size): (R::WireArgs<'_>, usize),
-        header: Header,
-        deadline: Option<Instant>,
-    ) -> Result<OperationId, Box<Failure>> {
-        let start = header.encoded_len();
-        // Nothing is kept while the thread ends.
-        let mut bytes = SCRATCH.try_with(Cell::take).unwrap_or_default();
-        bytes.resize(start + size, 0);
-        // A user's `Serialize` runs: not under the lock.
-        codec::Default::encode(&wire, &mut bytes[start..])
-            .map_err(|error| unencodable(R::NAME, &error))?;
-        drop(wire);
-        let mut message = Message::from(bytes);
-        let state = self.enter_state().ok_or_else(forked)?;
-        let made = self.post_call(state, (peer, R::NAME), (header, start), deadline, &mut message);
-        // A message that the transport did not copy is gone, and with it the memory.
-        let mut bytes = message.into_vec();
-        bytes.clear();
-        let _kept = SCRATCH.try_with(|scratch| scratch.set(bytes));
-        made
     }
 
     /// A call with frozen memory among its arguments.
@@ -132,7 +97,7 @@ impl Port {
         &self,
         peer: Peer,
         (wire, size): (R::WireArgs<'_>, usize),
-        mut header: Header,
+        header: Header,
         deadline: Option<Instant>,
     ) -> Result<OperationId, Box<Failure>> {
         self.check_large(size)?;
@@ -141,20 +106,7 @@ impl Port {
         let (encoded, frozen) = departing(|| codec::Default::encode(&wire, &mut bytes));
         encoded.map_err(|error| unencodable(R::NAME, &error))?;
         drop(wire); // As in `start_call`.
-        let mut payload = self.describe_frozen(&frozen)?;
-        let mut lent = Lent { arguments: None, frozen };
-        (header.frozen, header.bulk) = (true, false);
-        let start = header.encoded_len();
-        if self.is_large(start + payload.len() + size, self.shared.caps.max_unexpected) {
-            let offered = self.offer_bytes((bytes, 0), header.checksum);
-            let (local, claim) = offered.map_err(Failure::NotMade)?;
-            header.bulk = true;
-            lent.arguments = Some(local);
-            payload.extend(claim);
-        } else {
-            payload.extend(bytes);
-        }
-        Ok(self.start_lending_call((peer, R::NAME), (&payload, lent), header, deadline)?)
+        Ok(self.start_large_call((peer, R::NAME), (bytes, 0), frozen, header, deadline)?)
     }
 
     /// Makes the call known and hands its message to the transport.
@@ -227,7 +179,7 @@ impl Port {
     pub(crate) fn too_many_calls(&self) -> Failure {
         Failure::NotMade(hg_na::Error::Limit {
             what: "calls under way",
-            limit: self.shared.settings.calls_max as u64,
+            limit: self.shared.settings.limits.calls_max as u64,
             remedy: "wait for some of them, or raise `Builder::calls_max`",
         })
     }
@@ -244,21 +196,34 @@ impl Port {
         Ok(())
     }
 
-    /// Makes a call whose arguments, which begin at this place of the bytes, do not fit in a message. `header` lacks its
-    /// id.
+    /// Makes a call whose arguments, which begin at this place of the bytes, do not fit in a message, or hold frozen memory. `header`
+    /// lacks its id.
     #[cold]
     pub(crate) fn start_large_call(
         &self,
-        peer: Peer,
-        name: &'static str,
+        (peer, name): (Peer, &'static str),
         (bytes, first): (Vec<u8>, usize),
+        frozen: Vec<Frozen>,
         mut header: Header,
         deadline: Option<Instant>,
     ) -> Result<OperationId, Failure> {
-        self.check_large(bytes.len() - first)?;
-        let (local, payload) = self.offer_bytes((bytes, first), header.checksum)?;
-        header.bulk = true;
-        let lent = Lent { arguments: Some(local), ..Lent::default() };
+        let size = bytes.len() - first;
+        self.check_large(size)?;
+        let mut payload = Vec::new();
+        if !frozen.is_empty() {
+            header.frozen = true;
+            payload = self.describe_frozen(&frozen)?;
+        }
+        let len = header.encoded_len() + payload.len() + size;
+        header.bulk = self.is_large(len, self.shared.caps.max_unexpected);
+        let mut lent = Lent { arguments: None, frozen };
+        if header.bulk {
+            let (local, claim) = self.offer_bytes((bytes, first), header.checksum)?;
+            lent.arguments = Some(local);
+            payload.extend(claim);
+        } else {
+            payload.extend_from_slice(&bytes[first..]);
+        }
         self.start_lending_call((peer, name), (&payload, lent), header, deadline)
     }
 
@@ -278,9 +243,8 @@ impl Port {
             state.protocol.kept.check_arguments(peer, lent.cost())?;
         }
         let context = state.protocol.context();
-        let mut message = context
-            .and_then(|it| it.message(peer, start + payload.len()))
-            .map_err(reserve_failure)?;
+        let mut message =
+            context.and_then(|it| it.message(peer, start + payload.len())).map_err(not_reserved)?;
         message.as_mut_slice()[start..].copy_from_slice(payload);
         // Those of a call are kept with it; the port keeps those of a one-way call, which is over when it was sent.
         let (of_call, of_port) = if two_way { (Some(lent), None) } else { (None, Some(lent)) };

@@ -41,19 +41,14 @@ impl Role<'_> {
         self.work.is_none()
     }
 
-    /// Hands in what the last round left over, then gives it back.
+    /// Gives it back; where the engine was closed meanwhile, without anything of users'.
     #[cold]
     pub(crate) fn release(&mut self) {
-        let port = self.port;
-        let (Some(mut state), Some(work)) = (port.enter_state(), self.work.as_mut()) else {
-            return;
-        };
-        state.hand_in(work);
-        let closed = if state.is_open() { None } else { Some(work.clear()) };
+        let Some(state) = self.port.enter_state() else { return };
+        let is_closed = !state.is_open();
+        let closed = self.work.as_mut().filter(|_| is_closed).map(|work| work.clear());
         self.give_back(state);
-        if let Some(leftovers) = closed {
-            leftovers();
-        }
+        closed.into_iter().for_each(|leftovers| leftovers());
     }
 }
 

@@ -227,17 +227,17 @@ impl Request {
         matches!(run, Run::Answered).then_some(answer)
     }
 
-    /// An encoded failure, if an answer is due.
-    pub(crate) fn failure(&self, status: Status, text: &str) -> Option<Message> {
-        let mut answer = no_message();
-        let run = self.fail(status, text, &mut answer);
-        matches!(run, Run::Answered).then_some(answer)
-    }
-
     /// Encodes a failure to its place, if an answer is due.
     #[cold]
     pub(crate) fn fail(&self, status: Status, text: &str, answer: &mut Message) -> Run {
         self.due.fail(status, text, answer)
+    }
+
+    /// Tells the caller, where an answer is due, why there is none, from whatever thread this is.
+    pub(crate) fn give_up(&self, status: Status, text: &str) {
+        let mut answer = no_message();
+        let run = self.fail(status, text, &mut answer);
+        self.hand_in(matches!(run, Run::Answered).then_some(answer));
     }
 
     /// Sends an answer from whatever thread this is.

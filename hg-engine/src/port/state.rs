@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use hg_core::protocol::{Limits, Protocol};
+use hg_core::protocol::Protocol;
 use hg_na::Context;
 
-use super::{Answered, Shared, Work};
+use super::{Shared, Work};
 use crate::{followers::Followers, platform::Platform};
 
 pub(crate) struct State {
@@ -23,16 +23,8 @@ impl State {
         shared: &Shared,
         now: Instant,
     ) -> Self {
-        let settings = &shared.settings;
-        let limits = Limits {
-            calls_max: settings.calls_max,
-            in_service_max: settings.in_service_max,
-            reject_above: settings.reject_above,
-            backlog_bytes_max: settings.backlog_bytes_max,
-            results_bytes_max: settings.large_in_service_max,
-        };
         Self {
-            protocol: Protocol::new(context, &limits, shared.caps.max_control, now),
+            protocol: Protocol::new(context, &shared.settings.limits, shared.caps.max_control, now),
             work: Some(work),
             followers: Followers::default(),
         }
@@ -77,14 +69,5 @@ impl State {
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.protocol.is_open()
-    }
-
-    /// Posts the answers that a round left over.
-    #[inline]
-    pub(crate) fn hand_in(&mut self, work: &mut Work) {
-        // Last in, first out: answers have no order among each other.
-        while let Some(Answered { origin, id, message }) = work.answers.pop() {
-            self.protocol.end(origin, id, message);
-        }
     }
 }

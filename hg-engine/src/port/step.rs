@@ -92,7 +92,6 @@ impl Port {
         look: &mut L,
     ) -> (bool, Option<L::Found>) {
         let work = role.work();
-        state.hand_in(work);
         if work.may_leave_out(&state) {
             if let Some(found) = look.collect(&mut state) {
                 work.rounds_since_clock += 1;
@@ -161,7 +160,7 @@ impl Port {
         let is_ready = work.is_ready();
         if is_ready {
             locked = None;
-            work.service.poll_ready(self, &mut work.answers);
+            work.service.poll_ready(self);
         }
         let Some(state) = locked.or_else(|| self.enter_state()) else { return is_ready };
         if state.protocol.operations.has_moves() {

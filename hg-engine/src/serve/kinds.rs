@@ -9,7 +9,7 @@ use hg_core::{
 };
 use hg_na::Message;
 
-use super::{places, unanswered};
+use super::{owed::Owed, places, unanswered};
 use crate::{
     Request,
     contain::contain,
@@ -125,7 +125,7 @@ where
             Ok(args) => args,
             Err(run) => return run,
         };
-        let given = Answer { request: Some(request.clone()), rpc: PhantomData };
+        let given = Answer { owed: Owed::new(request.clone()), rpc: PhantomData };
         unanswered::run(|| function(request, R::unpack(args), given));
         Run::Given
     });
@@ -136,39 +136,22 @@ where
 /// The right and duty to answer one request, from any thread. Dropped unsent, it tells the caller that no
 /// answer was given.
 pub struct Answer<R: Rpc> {
-    /// `None` once it was sent.
-    request: Option<Request>,
+    owed: Owed,
     rpc: PhantomData<fn() -> R>,
 }
 
 impl<R: Rpc> Answer<R> {
     /// Sends the answer.
-    pub fn send(mut self, result: Result<R::Output, R::Error>) {
-        // Taken when it is encoded: a `Serialize` that panics leaves a request to be answered.
-        let message = self.request.as_ref().and_then(|request| request.answer::<R>(result));
-        if let Some(request) = self.request.take() {
-            request.hand_in(message);
-        }
+    pub fn send(self, result: Result<R::Output, R::Error>) {
+        // A `Serialize` that panics leaves a request to be answered.
+        let message = self.owed.request().and_then(|request| request.answer::<R>(result));
+        self.owed.send(message);
     }
 
     /// The request, for its origin, deadline and cancellation.
     #[must_use]
     pub fn request(&self) -> Option<&Request> {
-        self.request.as_ref()
-    }
-}
-
-impl<R: Rpc> Drop for Answer<R> {
-    fn drop(&mut self) {
-        if let Some(request) = self.request.take() {
-            if !std::thread::panicking() {
-                let why = "the handler dropped the request unanswered";
-                request.hand_in(request.failure(Status::Rejected, why));
-            } else if let Some(request) = unanswered::keep(request) {
-                let why = "the handler has panicked before it has answered";
-                request.hand_in(request.failure(Status::Panicked, why));
-            }
-        }
+        self.owed.request()
     }
 }
 

@@ -183,7 +183,7 @@ impl Taking<'_> {
         let limit = if alone {
             (settings.large_max, "large_max")
         } else {
-            (settings.large_in_service_max, "large_in_service_max")
+            (settings.limits.results_bytes_max, "large_in_service_max")
         };
         if len <= limit.0 {
             return Ok(());

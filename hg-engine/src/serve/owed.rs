@@ -3,6 +3,7 @@
 use hg_core::error::Status;
 use hg_na::Message;
 
+use super::unanswered;
 use crate::{
     Request,
     contain::contain,
@@ -14,28 +15,43 @@ use crate::{
 pub(crate) struct Owed(Option<Request>);
 
 /// What the caller is told of a handler that was dropped.
-pub(crate) const DROPPED: &str = "the handler was dropped before it ended";
+pub(crate) const DROPPED: &str =
+    "the handler was dropped, or has dropped its request, before it has answered";
 
 impl Owed {
     pub(crate) fn new(request: Request) -> Self {
         Self(Some(request))
     }
 
+    /// The request, until it was answered.
+    pub(crate) fn request(&self) -> Option<&Request> {
+        self.0.as_ref()
+    }
+
+    /// Sends the answer, if one is due.
+    pub(crate) fn send(mut self, message: Option<Message>) {
+        if let Some(request) = self.0.take() {
+            request.hand_in(message);
+        }
+    }
+
     /// Hands in what came of the handler.
     pub(crate) fn settle(mut self, run: Run, answer: Message) {
-        let Some(request) = self.0.take() else { return };
         match run {
-            Run::Answered => request.hand_in(Some(answer)),
-            Run::Silent => request.hand_in(None),
-            Run::Given | Run::Later => {}
+            Run::Answered => self.send(Some(answer)),
+            Run::Silent => self.send(None),
+            Run::Given | Run::Later => self.0 = None,
         }
     }
 }
 
 impl Drop for Owed {
     fn drop(&mut self) {
-        if let Some(request) = self.0.take() {
-            request.hand_in(request.failure(Status::Rejected, DROPPED));
+        let Some(request) = self.0.take() else { return };
+        if !std::thread::panicking() {
+            request.give_up(Status::Rejected, DROPPED);
+        } else if let Some(request) = unanswered::keep(request) {
+            request.give_up(Status::Panicked, "the handler has panicked before it has answered");
         }
     }
 }

@@ -12,7 +12,6 @@ use std::{
         atomic::{AtomicBool, Ordering, fence},
     },
     task::{Context, Poll, Waker},
-    time::Instant,
 };
 
 use hg_core::{rpc::ServeKind, table::Key};
@@ -149,20 +148,6 @@ impl Port {
         (handler.kind == ServeKind::Async && !handler.gives).then_some(runtime)
     }
 
-    /// Has a runtime call an `async` handler and poll its future.
-    #[cold]
-    pub(crate) fn spawn_handler(
-        self: &Arc<Self>,
-        runtime: &Runtime,
-        handler: Handler,
-        incoming: Incoming,
-        arrived: Option<Instant>,
-    ) {
-        let request = self.begin_apart(incoming.from, &incoming.header, arrived);
-        let task = places::own(serve(handler, request.clone(), incoming));
-        self.spawn_task(runtime, request, task);
-    }
-
     /// Has a runtime poll what ends in the answer to this request.
     pub(crate) fn spawn_task(self: &Arc<Self>, runtime: &Runtime, request: Request, task: Task) {
         let place = Mutex::new(Place { task: Some(task), waker: None });
@@ -195,7 +180,8 @@ impl Port {
     }
 }
 
-async fn serve(handler: Handler, request: Request, incoming: Incoming) -> Ended {
+/// Calls an `async` handler, and polls its future.
+pub(super) async fn serve(handler: Handler, request: Request, incoming: Incoming) -> Ended {
     let (mut answer, mut future) = (no_message(), None);
     let run = hg_bulk::reading(&incoming.message, || {
         let payload = incoming.payload();

@@ -25,7 +25,7 @@ use crate::{
     contain::{contain, discard, panic_text},
     inside::{Inside, in_handler},
     lock::Mutex,
-    port::{Answered, Due, Port, Run, Task, no_message},
+    port::{Due, Port, Run, Task, no_message},
 };
 
 /// The tasks of one port.
@@ -188,26 +188,26 @@ impl Tasks {
         &self.ready.any
     }
 
-    /// Polls every task that is ready; ended ones leave their answers.
-    pub(crate) fn poll_ready(&mut self, port: &Port, answers: &mut Vec<Answered>) {
+    /// Polls every task that is ready; those that end are answered.
+    pub(crate) fn poll_ready(&mut self, port: &Port) {
         self.ready.any.store(false, Ordering::Relaxed);
         std::mem::swap(&mut self.batch, &mut *self.ready.queue.lock());
         let mut batch = std::mem::take(&mut self.batch);
         for key in batch.drain(..) {
-            answers.extend(self.poll(key, port));
+            self.poll(key, port);
         }
         self.batch = batch; // For its memory.
     }
 
-    /// Polls a task that goes on; one that has ended is removed. `None` also when it has given the duty to answer away.
-    fn poll(&mut self, key: Key, port: &Port) -> Option<Answered> {
-        let Entry { task, wakening, due } = self.table.get_mut(key)?;
+    /// Polls a task that goes on; one that has ended is removed, and answered unless it has given that duty away.
+    fn poll(&mut self, key: Key, port: &Port) {
+        let Some(Entry { task, wakening, due }) = self.table.get_mut(key) else { return };
         // Who wakes it from now on has it polled once more.
         wakening.shared.is_ready.swap(false, Ordering::AcqRel);
         let mut answer = no_message();
         let polled = poll_once(task, port, due, &wakening.waker, &mut answer);
-        let Poll::Ready(run) = polled else { return None };
-        let Entry { task, wakening, due } = self.table.remove(key)?;
+        let Poll::Ready(run) = polled else { return };
+        let Some(Entry { task, wakening, due }) = self.table.remove(key) else { return };
         drop(task);
         if wakening.is_unused() {
             self.keep(wakening);
@@ -215,9 +215,9 @@ impl Tasks {
         let message = match run {
             Run::Answered => Some(answer),
             Run::Silent => None,
-            Run::Given | Run::Later => return None,
+            Run::Given | Run::Later => return,
         };
-        Some(Answered { origin: due.origin, id: due.id, message })
+        port.state.lock().protocol.end(due.origin, due.id, message);
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) fn run(handler: impl FnOnce()) {
     let unanswered = UNANSWERED.replace(before);
     if let Err(panic) = outcome {
         for request in unanswered.into_iter().flatten() {
-            request.hand_in(request.failure(Status::Panicked, panic_text(panic.as_ref())));
+            request.give_up(Status::Panicked, panic_text(panic.as_ref()));
         }
         discard(panic);
     }
