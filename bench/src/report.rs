@@ -43,6 +43,11 @@ impl Figure {
         Figure::new(subject, Summary { median, p99, min, max, repetitions: 1 })
     }
 
+    /// What it is called.
+    pub(crate) fn name(&self) -> &str {
+        &self.subject.figure
+    }
+
     /// The value that half of its repetitions reach.
     pub(crate) fn median(&self) -> f64 {
         self.summary.median

@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     /// Numbers of applications.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_parser = clap::value_parser!(u32).range(1..=256))]
     applications: Vec<u32>,
-    /// Draws the figures of connections and applications, too: an SVG file.
+    /// Draws what the paper draws, too, over connections, applications and threads: an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }

@@ -235,10 +235,12 @@ fn introduce(group: &impl Group, own: &Introduction) -> Result<Vec<Introduction>
 fn plugin_of(url: &Address) -> Result<Box<dyn Plugin>, Error> {
     let (sm, tcp) = (hg_na_sm::SmPlugin, hg_na_tcp::TcpPlugin);
     let routed = Route::new(sm, tcp, hg_na_sm::node_id, &["uid", "sm+tcp"]);
-    let plugins: [Box<dyn Plugin>; 4] = [
+    let plugins: Vec<Box<dyn Plugin>> = vec![
         Box::new(hg_na_sm::SmPlugin),
         Box::new(hg_na_tcp::TcpPlugin),
         Box::new(hg_na_ofi::OfiPlugin),
+        #[cfg(feature = "verbs")]
+        Box::<hg_na_verbs::VerbsPlugin>::default(),
         Box::new(routed),
     ];
     let scheme = url.scheme();

@@ -13,7 +13,7 @@ pub(crate) fn builder(Transport { url, settings, key }: Transport<'_>) -> hg::Bu
     let mut builder = hg::builder().listen(true).progress(hg::Progress::Own);
     let scheme = scheme_of(url);
     let network = scheme.strip_prefix(WITH_MEMORY);
-    if network.is_none() && scheme.ends_with("tcp") {
+    if network.is_none() && (scheme.ends_with("tcp") || scheme.ends_with("verbs")) {
         // Nodes that are imitated on one machine are to use their network.
         builder = builder.setting("routing", "off");
     }

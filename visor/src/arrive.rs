@@ -8,7 +8,7 @@ use crate::{
     session::Event,
     settings::{MESSAGE_MAX, TRANSFERS_MAX},
     way::{Link, Sort, State, Way},
-    wire::{self, Header, Kind, YOURS, decode_identity},
+    wire::{self, FRAME_MAX, Header, Kind, YOURS, decode_identity, frame_len},
 };
 
 /// What the other side has done wrong.
@@ -62,7 +62,7 @@ impl VisorContext {
         let (header, body) = Header::decode(frame.as_slice())?;
         let id = header.id ^ YOURS;
         if header.kind == Kind::Incoming {
-            return self.incoming(id, body);
+            return self.incoming((id, header.word), body);
         }
         let place = *self.places.get(&id).ok_or("a frame of no connection")?;
         match (header.kind, place) {
@@ -71,7 +71,7 @@ impl VisorContext {
                 Ok(())
             }
             (Kind::Opened | Kind::Window | Kind::Data, Place::Closing) => Ok(()),
-            (Kind::Opened, Place::Link(peer)) => self.opened(peer, body),
+            (Kind::Opened, Place::Link(peer)) => self.opened(peer, header.word, body),
             (Kind::Window, Place::Link(peer)) => {
                 if let Some(link) = self.links.find(peer) {
                     link.way.refill(header.word)?;
@@ -94,22 +94,26 @@ impl VisorContext {
     }
 
     /// Somebody has opened a connection to this context.
-    fn incoming(&mut self, id: u32, body: &[u8]) -> Result<(), Wrong> {
+    fn incoming(&mut self, (id, word): (u32, u64), body: &[u8]) -> Result<(), Wrong> {
+        let frame_max = frame_len(word, FRAME_MAX)?;
         let identity = decode_identity(body).ok_or("an identity that makes no sense")?;
         if id & YOURS == 0 || self.places.contains_key(&id) {
             return Err("a connection whose id is not free");
         }
-        let peer = self.links.accept(Way::new(State::Open, id, identity));
+        let mut way = Way::new(State::Open, id, identity);
+        way.frame_max = frame_max;
+        let peer = self.links.accept(way);
         self.places.insert(id, Place::Link(peer));
         Ok(())
     }
 
-    fn opened(&mut self, peer: Peer, body: &[u8]) -> Result<(), Wrong> {
+    fn opened(&mut self, peer: Peer, word: u64, body: &[u8]) -> Result<(), Wrong> {
         let identity = decode_identity(body).ok_or("an identity that makes no sense")?;
         let Some(link) = self.links.find(peer) else { return Ok(()) };
         if link.way.state != State::Opening {
             return Err("a connection that is open already");
         }
+        link.way.frame_max = frame_len(word, FRAME_MAX)?;
         (link.way.state, link.way.identity) = (State::Open, identity);
         self.mark_busy(peer);
         Ok(())

@@ -5,6 +5,7 @@
 //! network = "tcp://10.0.0.1:7700"  # the network that it owns; its address there is in all addresses
 //! max-applications = 1024
 //! connections = 1024             # of one application, opened and accepted, each
+//! metrics = "127.0.0.1:9464"     # where Prometheus finds its figures (GET /metrics); nowhere by default
 //!
 //! [network-settings]             # as of the network plugin
 //! key-file = "/etc/hg-visor.key"
@@ -15,7 +16,7 @@
 //! connections = 64
 //! ```
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use hg_na::{Error, Identity};
 use serde::Deserialize;
@@ -43,6 +44,8 @@ pub struct Config {
     /// Connections that an application may open, and as many that it may accept.
     #[serde(default = "count")]
     pub connections: u32,
+    /// Where figures are served over HTTP, to whoever connects there.
+    pub metrics: Option<SocketAddr>,
     /// Other users that may connect, or shares and limits of any.
     #[serde(default, rename = "user")]
     pub users: Vec<User>,
@@ -86,6 +89,7 @@ impl Config {
             network_settings: BTreeMap::new(),
             max_applications: count(),
             connections: count(),
+            metrics: None,
             users: Vec::new(),
             listen_fd: None,
         }
@@ -130,9 +134,10 @@ mod tests {
 
     #[test]
     fn what_is_written_is_taken_and_what_nobody_knows_is_refused() {
-        let text = "network = \"tcp://127.0.0.1:0\"\nconnections = 9\n\
+        let text = "network = \"tcp://127.0.0.1:0\"\nconnections = 9\nmetrics = \"[::1]:9464\"\n\
             [[user]]\nuid = 7\nweight = 3\n[[user]]\nuid = 8\nconnections = 2\n";
         let config = Config::parse(text).unwrap();
+        assert_eq!(config.metrics, Some(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 9464))));
         assert_eq!((config.name.as_str(), config.allowed().as_deref()), (NAME, Some("7,8")));
         let quota = |uid| {
             let Quota { weight, connections } = config.quota(&Identity::process(1, uid));
@@ -144,6 +149,7 @@ mod tests {
             "network = 7",
             "network = \"tcp://\"\ncolour = 1",
             "network = \"tcp://\"\nconnections = 0",
+            "network = \"tcp://\"\nmetrics = \"9464\"",
             "network = \"tcp://\"\n[[user]]\nuid = 7\nweight = 0",
             "network = \"tcp://\"\n[[user]]\nweight = 1",
         ] {

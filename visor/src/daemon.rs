@@ -9,17 +9,18 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Error, Message, Op, OpenOptions, Peer, Plugin, Rejected, Token,
-    Waiter,
+    Address, Completion, Context, Error, Message, Op, OpenOptions, Peer, Plugin, Rejected, Sleep,
+    Token, Waiter,
 };
 use hg_na_sm::SmPlugin;
-use hg_na_tcp::TcpPlugin;
 use rustc_hash::FxHashMap;
 
 use crate::{
     config::Config,
     machine::{Effect, Outgoing, PartyKey, Switch},
-    wire::FRAME_MAX,
+    metrics::Metrics,
+    network::plugin_of,
+    wire::{FRAME_MAX, FRAME_MIN},
 };
 
 /// Frames that one party is sent before the others have their turn; a long one counts as several.
@@ -79,6 +80,8 @@ pub struct Daemon {
     /// Of both sides.
     waiter: Arc<dyn Waiter>,
     stop: Arc<AtomicBool>,
+    /// Where its figures are served.
+    metrics: Option<Metrics>,
     /// When what is left is ended.
     end: Option<Instant>,
     batch: Vec<Completion>,
@@ -104,15 +107,26 @@ impl Daemon {
     /// Opens both sides.
     ///
     /// # Errors
-    /// Those of either plugin; [`Error::Unsupported`] for a network whose messages are too short, or whose wait set is its own alone.
+    /// Those of either plugin; [`Error::Missing`] for a network that this build is without; those of [`Daemon::open_over`].
     pub fn open(config: Config) -> Result<Self, Error> {
+        let plugin = plugin_of(&Address::new(&config.network)?)?;
+        Self::open_over(plugin.as_ref(), config)
+    }
+
+    /// The same over a network of whatever plugin.
+    ///
+    /// # Errors
+    /// Those of either plugin; [`Error::Unsupported`] for a network whose messages are shorter than 16 KiB, that can only be polled, or
+    /// whose wait set takes nobody else's descriptors ([`Waiter::host`]).
+    pub fn open_over(plugin: &dyn Plugin, config: Config) -> Result<Self, Error> {
         let mut options = OpenOptions::listening();
         options.settings = config.network_settings.clone();
-        let network = TcpPlugin.open(&Address::new(&config.network)?, &options)?;
-        if network.caps().max_unexpected < FRAME_MAX {
-            return Err(Error::Unsupported("a network without messages of 64 KiB"));
+        let domain = plugin.open(&Address::new(&config.network)?, &options)?;
+        let caps = domain.caps();
+        if caps.max_unexpected < FRAME_MIN {
+            return Err(Error::Unsupported("a network without messages of 16 KiB"));
         }
-        let network = network.context(0)?;
+        let network = domain.context(0)?;
         let mut options = OpenOptions::listening()
             .with("regions", "off")
             .with("max-peers", &config.max_applications.to_string());
@@ -124,10 +138,18 @@ impl Daemon {
         }
         let url = Address::new(&format!("sm://{}", config.name))?;
         let local = SmPlugin.open(&url, &options)?.context_in(0, network.waiter().host()?)?;
-        let waiter = local.waiter();
+        // A network that sleeps in steps counts them in its own.
+        let waiter = match caps.sleep {
+            Sleep::Descriptor => local.waiter(),
+            _ => network.waiter(),
+        };
         let address = network.address().clone();
         let mut switch = Switch::new(address.clone(), Some(nix::unistd::geteuid().as_raw()));
         switch.limits = [config.max_applications, config.connections];
+        switch.frame_max = caps.max_unexpected.min(FRAME_MAX);
+        let metrics =
+            config.metrics.map(|at| Metrics::serve(at, Arc::clone(&waiter))).transpose()?;
+        switch.metrics = metrics.as_ref().map(Metrics::address);
         Ok(Self {
             switch,
             config,
@@ -136,6 +158,7 @@ impl Daemon {
             legs: FxHashMap::default(),
             address,
             waiter,
+            metrics,
             stop: Arc::default(),
             end: None,
             batch: Vec::new(),
@@ -197,6 +220,9 @@ impl Daemon {
             self.batch = batch;
             moved |= self.act();
             moved |= self.send();
+        }
+        if let Some(metrics) = &self.metrics {
+            metrics.answer(|| self.switch.status());
         }
         Ok(moved)
     }

@@ -12,6 +12,10 @@ mod daemon;
 mod domain;
 #[cfg(feature = "daemon")]
 mod machine;
+#[cfg(feature = "daemon")]
+mod metrics;
+#[cfg(feature = "daemon")]
+mod network;
 mod plugin;
 mod question;
 mod send;
@@ -27,6 +31,8 @@ pub use config::{Config, User};
 pub use daemon::{Daemon, Stopper};
 #[cfg(all(feature = "daemon", any(test, feature = "fuzzing")))]
 pub use machine::{fuzz_applications, fuzz_daemons};
+#[cfg(feature = "daemon")]
+pub use metrics::prometheus;
 pub use plugin::VisorPlugin;
 pub use question::{Answer, Question, ask};
 pub use settings::NAME;

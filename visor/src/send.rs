@@ -7,7 +7,7 @@ use crate::{
     context::VisorContext,
     settings::{LIMITS, TRANSFERS_MAX},
     way::{Link, Sort, State},
-    wire::{BODY_MAX, HEADER_LEN, Header, Kind},
+    wire::{HEADER_LEN, Header, Kind},
 };
 
 /// Frames that one peer is sent before the next has its turn.
@@ -200,8 +200,8 @@ impl VisorContext {
     fn piece_out(&mut self, peer: Peer, is_owner: bool) -> Step {
         let Some(link) = self.links.find(peer) else { return Step::Idle };
         let (sort, piece) = match is_owner {
-            true => (Sort::GetData, link.owner.next_piece(BODY_MAX as u64)),
-            false => (Sort::PutData, link.initiator.next_piece(BODY_MAX as u64)),
+            true => (Sort::GetData, link.owner.next_piece(link.way.piece_max())),
+            false => (Sort::PutData, link.initiator.next_piece(link.way.piece_max())),
         };
         let Some(Piece { serial, entry, offset, len, .. }) = piece else {
             // Memory that was unregistered meanwhile has left a word.

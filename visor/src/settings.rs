@@ -9,7 +9,7 @@ use hg_na_parts::{
     credits::{Amount, OWED_PART},
 };
 
-use crate::wire::HEADER_LEN;
+use crate::wire::{FRAME_MIN, HEADER_LEN};
 
 /// By what name applications look for a daemon, unless they are told another one.
 pub const NAME: &str = "hg-visor";
@@ -29,7 +29,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Transfers of one link, of each side's.
 pub(crate) const TRANSFERS_MAX: usize = 256;
 /// Longest message in bytes.
-pub(crate) const MESSAGE_MAX: usize = (16 << 10) - HEADER_LEN;
+pub(crate) const MESSAGE_MAX: usize = FRAME_MIN - HEADER_LEN;
 /// Longest control message in bytes.
 const CONTROL_MAX: usize = 1024;
 /// Messages of one kind, to one peer, that wait.

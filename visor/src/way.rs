@@ -9,7 +9,7 @@ use hg_na_parts::credits::{Amount, Credits};
 use crate::{
     address::Target,
     settings::UNEXPECTED,
-    wire::{Header, Kind, WINDOW},
+    wire::{FRAME_MIN, HEADER_LEN, Header, Kind, WINDOW},
 };
 
 /// One peer of a context.
@@ -88,6 +88,8 @@ pub(crate) struct Way {
     pub(crate) state: State,
     /// In frames of this side's.
     pub(crate) id: u32,
+    /// Longest frame in bytes, once it is open.
+    pub(crate) frame_max: usize,
     /// Bytes that may be sent; that are to be given back.
     left: u32,
     owed: u32,
@@ -108,6 +110,7 @@ impl Way {
         Self {
             state,
             id,
+            frame_max: FRAME_MIN,
             left: WINDOW,
             owed: 0,
             unexpected: Credits::new(UNEXPECTED),
@@ -117,6 +120,11 @@ impl Way {
             is_busy: false,
             owners_turn: false,
         }
+    }
+
+    /// Longest piece of a put or a get in bytes.
+    pub(crate) fn piece_max(&self) -> u64 {
+        (self.frame_max - HEADER_LEN) as u64
     }
 
     /// Whether a frame of this length may be sent.

@@ -8,18 +8,18 @@
 //! | 2 | 2 | 0 | |
 //! | 4 | 4 | `id` | of the connection on this leg; [`YOURS`]: the receiver has chosen it |
 //! | 8 | 8 | `word` | by kind |
-//! | 16 | ... | body | by kind, [`BODY_MAX`] bytes at most |
+//! | 16 | ... | body | by kind; of `Data`, as long as was agreed for its connection ([`FRAME_MIN`]) |
 
 use hg_na::{GoneReason, Identity, Message};
 
 /// Of this wire.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: usize = 16;
 /// Longest frame in bytes: a piece of a put or a get, of 64 KiB. What applications send as messages is shorter.
 pub(crate) const FRAME_MAX: usize = (64 << 10) + HEADER_LEN;
-/// Longest body in bytes.
-pub(crate) const BODY_MAX: usize = FRAME_MAX - HEADER_LEN;
+/// The least that every network takes and every connection may use: the longest message of an application.
+pub(crate) const FRAME_MIN: usize = 16 << 10;
 /// Bytes of `Data` frames, headers included, of one connection and direction that were not taken yet.
 pub(crate) const WINDOW: u32 = 512 << 10;
 /// A word that gives bytes back gives so many at least.
@@ -30,6 +30,15 @@ pub(crate) const YOURS: u32 = 1 << 31;
 const SENTENCE_MAX: usize = 240;
 
 const _: () = assert!(RETURN_MIN as usize >= FRAME_MAX, "one frame more than is owed always fits");
+
+/// How long frames of a connection may be, as the word of `Open`, `Incoming` and `Opened` says it.
+///
+/// # Errors
+/// What its sender has done wrong.
+pub(crate) fn frame_len(word: u64, most: usize) -> Result<usize, &'static str> {
+    let len = usize::try_from(word).ok().filter(|len| (FRAME_MIN..=most).contains(len));
+    len.ok_or("a length of frames that was not offered")
+}
 
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

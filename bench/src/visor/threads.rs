@@ -8,8 +8,10 @@ use super::Measured;
 use super::node::{Nodes, origin, target};
 use crate::error::Error;
 use crate::measure::{Measure, Subject, Unit};
+use crate::plot::Panel;
 use crate::product::call_once;
 use crate::product::target::Target;
+use crate::report::Figure;
 use crate::turns::Turns;
 
 /// Numbers of threads.
@@ -86,18 +88,40 @@ impl Measure for Crew {
     }
 }
 
+/// How threads share a connection, and what that is called: in the order in which they are measured.
+const WAYS: [(&str, &str); 3] = [
+    ("calls_on_one_connection", "one connection"),
+    ("calls_under_a_lock", "one under a lock"),
+    ("calls_on_one_each", "one each"),
+];
+
+/// The calls of each way, over the numbers of threads.
+fn panel(figures: &[Figure]) -> Panel {
+    let curve = |(name, title): (&str, &str)| {
+        let own = figures.iter().filter(|figure| figure.name() == name);
+        (title.to_owned(), own.map(Figure::median).collect())
+    };
+    Panel {
+        title: "calls a second, over threads".to_owned(),
+        over: THREADS.map(|threads| threads as f64).to_vec(),
+        curves: WAYS.map(curve).to_vec(),
+    }
+}
+
 pub(super) fn measured(nodes: &Nodes, repetitions: u32) -> Result<Measured, Error> {
     let mut turns = Turns::default();
     for threads in THREADS {
         let crew = |figure, engines, locked| Crew::new(figure, nodes, (threads, engines), locked);
-        let one = turns.add(crew("calls_on_one_connection", 1, false)?);
-        let locked = turns.add(crew("calls_under_a_lock", 1, true)?);
-        let each = turns.add(crew("calls_on_one_each", threads, false)?);
+        let one = turns.add(crew(WAYS[0].0, 1, false)?);
+        let locked = turns.add(crew(WAYS[1].0, 1, true)?);
+        let each = turns.add(crew(WAYS[2].0, threads, false)?);
         for place in [one, locked, each] {
             turns.line(move |taken| taken.figure(place));
         }
         turns.ratio_line("one_connection_to_one_each", one, each);
         turns.ratio_line("under_a_lock_to_one_each", locked, each);
     }
-    Ok((turns.take(repetitions)?, Vec::new()))
+    let figures = turns.take(repetitions)?;
+    let panels = vec![panel(&figures)];
+    Ok((figures, panels))
 }

@@ -281,7 +281,8 @@ impl<T: Transport> FramedContext<T> {
         }
         self.rounds += 1;
         let is_time = self.empty_rounds >= ASK_AFTER || self.rounds >= ASK_ROUNDS;
-        if slept || self.must_ask || !self.draining.is_empty() || is_time {
+        let is_told = self.must_ask || self.waiter.has_told();
+        if slept || is_told || !self.draining.is_empty() || is_time {
             (self.empty_rounds, self.rounds) = (0, 0);
             moved |= self.attend_lifelines(now)?;
         }

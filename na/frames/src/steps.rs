@@ -6,7 +6,7 @@
 //! | 16 each | 16 us, 32 us, 64 us, ..., 2 ms |
 //! | from the 193rd on, some 70 ms after anything came | 4 ms |
 //!
-//! Whatever comes, or is posted, begins this again. A step shorter than a millisecond is slept through; a longer one ends with a wake.
+//! Whatever comes, or is posted, begins this again. What the set has meanwhile, a wake among it, ends a step.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},

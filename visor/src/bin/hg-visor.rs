@@ -4,13 +4,12 @@
 //! |---|---|
 //! | `hg-visor serve CONFIGURATION` | serves until it is ended, or has drained |
 //! | `hg-visor status` | prints what it does, as JSON |
-//! | `hg-visor metrics` | the same as Prometheus reads it, for the text files that its `node_exporter` collects |
+//! | `hg-visor metrics` | the same as Prometheus reads it, for the text files that its `node_exporter` collects; the setting `metrics` serves it over HTTP |
 //! | `hg-visor drain` | has it take nothing new, and end when nothing is left |
 //! | `hg-visor drain --within 30s` | the same, and waits for it; what is left then is ended, and the exit status 3 |
 
 use std::{
     env,
-    fmt::Write as _,
     io::{self, Write as _},
     os::{
         linux::net::SocketAddrExt as _,
@@ -26,7 +25,7 @@ use std::{
 
 use clap::{Parser, Subcommand};
 use hg_na::Error;
-use hg_visor::{Answer, Config, Daemon, NAME, Question, ask};
+use hg_visor::{Answer, Config, Daemon, NAME, Question, ask, prometheus};
 
 /// The daemon that owns a node's network, for applications that open `visor://`.
 #[derive(Debug, Parser)]
@@ -100,7 +99,7 @@ fn run(command: Command) -> Result<bool, Error> {
         Command::Status(Which { name }) => ask(&name, Question::Status, PATIENCE)?,
         Command::Metrics(Which { name }) => {
             let answer = ask(&name, Question::Status, PATIENCE)?;
-            Answer { text: metrics(&answer.text).trim_end().to_owned(), ..answer }
+            Answer { text: prometheus(&answer.text).trim_end().to_owned(), ..answer }
         }
         Command::Drain { which: Which { name }, within } => {
             ask(&name, Question::Drain { within }, PATIENCE)?
@@ -151,20 +150,4 @@ fn tell_systemd() -> io::Result<()> {
         None => socket.send_to(b"READY=1", &place)?,
     };
     Ok(())
-}
-
-/// What only grows, of a status.
-const COUNTERS: [&str; 4] = ["connections_opened", "frames_passed", "bytes_passed", "disconnected"];
-
-/// A status in the text format of Prometheus.
-fn metrics(status: &str) -> String {
-    let mut text = String::new();
-    let status: serde_json::Value = serde_json::from_str(status).unwrap_or_default();
-    for (name, value) in status.as_object().into_iter().flatten() {
-        let number = value.as_u64().or_else(|| value.as_bool().map(u64::from));
-        let Some(number) = number else { continue };
-        let sort = if COUNTERS.contains(&name.as_str()) { "counter" } else { "gauge" };
-        let _no_error = writeln!(text, "# TYPE hg_visor_{name} {sort}\nhg_visor_{name} {number}");
-    }
-    text
 }

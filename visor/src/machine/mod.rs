@@ -14,7 +14,10 @@ mod simulation_tests;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    net::SocketAddr,
+};
 
 use hg_na::{Address, GoneReason, Identity, Message};
 use rustc_hash::FxHashMap;
@@ -25,7 +28,7 @@ pub use fuzzing::{fuzz_applications, fuzz_daemons};
 use party::{Connection, ConnectionKey, End, Party, Role};
 pub(crate) use party::{PartyKey, Quota};
 
-use crate::wire::{Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, rename};
+use crate::wire::{FRAME_MAX, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, rename};
 
 /// Connections between two daemons, of each side's choosing.
 pub(crate) const NODE_CONNECTIONS: u32 = 65_536;
@@ -50,6 +53,10 @@ pub(crate) struct Switch {
     owner: Option<u32>,
     /// Applications, and connections of each, as its reports say.
     pub(crate) limits: [u32; 2],
+    /// Longest frame in bytes that its network takes.
+    pub(crate) frame_max: usize,
+    /// Where its figures are served.
+    pub(crate) metrics: Option<SocketAddr>,
     parties: FxHashMap<PartyKey, Party>,
     connections: FxHashMap<ConnectionKey, Connection>,
     /// Applications by name; the names are theirs to choose.
@@ -85,6 +92,8 @@ impl Switch {
             node,
             owner,
             limits: [0; 2],
+            frame_max: FRAME_MAX,
+            metrics: None,
             parties: FxHashMap::default(),
             connections: FxHashMap::default(),
             names: HashMap::new(),
@@ -147,9 +156,9 @@ impl Switch {
             }
             (Kind::Open, Role::Node(_)) => {
                 let name = std::str::from_utf8(body).map_err(|_| "a name that is no text")?;
-                self.open_from_node(from, header.id, name)
+                self.open_from_node(from, (header.id, header.word), name)
             }
-            (Kind::Opened, Role::Node(_)) => self.opened(from, header.id),
+            (Kind::Opened, Role::Node(_)) => self.opened(from, header.id, header.word),
             (Kind::Data, _) => self.data(from, header.id, frame),
             (Kind::Window, _) => self.window(from, header, frame),
             (Kind::Close, _) => self.closed_by(from, header, body),
@@ -184,6 +193,9 @@ impl Switch {
         let Some((connection, side)) = self.live(from, id) else { return Ok(()) };
         if !connection.is_open {
             return Err("data before the connection was there");
+        }
+        if frame.len() > connection.frame_max {
+            return Err("a frame that is longer than was agreed");
         }
         let end = &mut connection.ends[side];
         let len = u32::try_from(frame.len()).map_err(|_| "a frame that is too long")?;
@@ -291,10 +303,17 @@ impl Switch {
     }
 
     fn report(&mut self, to: PartyKey) -> Result<(), Wrong> {
+        let status = self.status();
+        self.answer(to, true, &status)
+    }
+
+    /// What it does, as JSON.
+    pub(crate) fn status(&self) -> String {
         let applications = self.names.len();
         let nodes = self.parties.values().filter(|party| party.is_node()).count();
-        let text = serde_json::json!({
+        serde_json::json!({
             "address": self.node.as_str(),
+            "metrics": self.metrics,
             "draining": self.is_draining,
             "applications": applications,
             "max_applications": self.limits[0],
@@ -306,8 +325,8 @@ impl Switch {
             "frames_passed": self.counts.frames,
             "bytes_passed": self.counts.bytes,
             "disconnected": self.counts.disconnected,
-        });
-        self.answer(to, true, &text.to_string())
+        })
+        .to_string()
     }
 
     fn drain(&mut self, from: PartyKey, within_ms: u64) -> Result<(), Wrong> {

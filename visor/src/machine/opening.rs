@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     address::{Target, is_full_name},
-    wire::{Header, Hello, Kind, Refusal, YOURS, encode_identity},
+    wire::{FRAME_MAX, Header, Hello, Kind, Refusal, YOURS, encode_identity, frame_len},
 };
 
 impl Switch {
@@ -61,30 +61,39 @@ impl Switch {
         let target = Address::new(target).and_then(|it| Target::parse(&it));
         let target = target.map_err(|_| "an address that is none")?;
         if self.is_draining {
-            let why = "its daemon is being drained";
-            self.refuse(from, id, &GoneReason::Unreachable(why.into()));
+            self.refuse_draining(from, id);
         } else if target.node == self.node {
-            self.open_here(from, id, &target.name);
+            self.open_here(from, id, &target.name, FRAME_MAX);
         } else {
             self.open_there(from, id, &target);
         }
         Ok(())
     }
 
-    /// Another daemon opens one.
+    fn refuse_draining(&mut self, from: PartyKey, id: u32) {
+        let why = "its daemon is being drained";
+        self.refuse(from, id, &GoneReason::Unreachable(why.into()));
+    }
+
+    /// Another daemon opens one, and says how long frames it takes.
     pub(super) fn open_from_node(
         &mut self,
         from: PartyKey,
-        id: u32,
+        (id, word): (u32, u64),
         name: &str,
     ) -> Result<(), Wrong> {
         self.check_id(from, id)?;
-        self.open_here(from, id, name);
+        let takes = frame_len(word, FRAME_MAX)?;
+        if self.is_draining {
+            self.refuse_draining(from, id);
+            return Ok(());
+        }
+        self.open_here(from, id, name, takes.min(self.frame_max));
         Ok(())
     }
 
     /// The target is an application of this node.
-    fn open_here(&mut self, from: PartyKey, id: u32, name: &str) {
+    fn open_here(&mut self, from: PartyKey, id: u32, name: &str, frame_max: usize) {
         let found = self.names.get(name).copied();
         let listening = found.filter(|key| {
             let role = self.parties.get(key).map(|party| &party.role);
@@ -99,9 +108,10 @@ impl Switch {
             return self.refuse(from, id, &GoneReason::Refused(why.into()));
         }
         let [opener, target] = [from, to].map(|key| self.identity_of(key));
-        let to_id = self.connect(from, id, to, true);
-        self.pass(from, to, to_id, Header::new(Kind::Incoming, 0, 0).frame(&opener));
-        self.pass(to, from, id, Header::new(Kind::Opened, 0, 0).frame(&target));
+        let to_id = self.connect((from, id), to, true, frame_max);
+        let word = frame_max as u64;
+        self.pass(from, to, to_id, Header::new(Kind::Incoming, 0, word).frame(&opener));
+        self.pass(to, from, id, Header::new(Kind::Opened, 0, word).frame(&target));
     }
 
     /// Of an application of this node; of others nobody here vouches for anything.
@@ -119,8 +129,9 @@ impl Switch {
             let why = "there are as many connections with its node as there may be";
             return self.refuse(from, id, &GoneReason::Refused(why.into()));
         }
-        let to_id = self.connect(from, id, to, false);
-        self.pass(from, to, to_id, Header::new(Kind::Open, 0, 0).frame(target.name.as_bytes()));
+        let to_id = self.connect((from, id), to, false, self.frame_max);
+        let takes = self.frame_max as u64;
+        self.pass(from, to, to_id, Header::new(Kind::Open, 0, takes).frame(target.name.as_bytes()));
     }
 
     /// Reaches another daemon.
@@ -136,7 +147,13 @@ impl Switch {
     }
 
     /// Makes a connection; gives its id at the target.
-    fn connect(&mut self, from: PartyKey, id: u32, to: PartyKey, is_open: bool) -> u32 {
+    fn connect(
+        &mut self,
+        (from, id): (PartyKey, u32),
+        to: PartyKey,
+        is_open: bool,
+        frame_max: usize,
+    ) -> u32 {
         let key = self.key();
         let mut to_id = 0;
         if let Some(party) = self.parties.get_mut(&to) {
@@ -147,7 +164,7 @@ impl Switch {
             party.add(id, (key, 0));
         }
         let ends = [End::live(from, id), End::live(to, to_id)];
-        self.connections.insert(key, Connection { ends, is_open });
+        self.connections.insert(key, Connection { ends, is_open, frame_max });
         self.counts.opened += 1;
         to_id
     }
@@ -159,12 +176,12 @@ impl Switch {
             party.add(id, (key, 0));
         }
         let ends = [End::live(from, id), End::nobody()];
-        self.connections.insert(key, Connection { ends, is_open: false });
+        self.connections.insert(key, Connection { ends, is_open: false, frame_max: 0 });
         self.close_end(key, 0, reason);
     }
 
-    /// Another daemon says that a connection is there.
-    pub(super) fn opened(&mut self, from: PartyKey, id: u32) -> Result<(), Wrong> {
+    /// Another daemon says that a connection is there, and how long its frames may be.
+    pub(super) fn opened(&mut self, from: PartyKey, id: u32, word: u64) -> Result<(), Wrong> {
         let end = self.party(from)?.ends.get(&id).copied();
         let Some(connection) = end.and_then(|(key, _)| self.connections.get_mut(&key)) else {
             return Ok(());
@@ -172,12 +189,13 @@ impl Switch {
         if end.is_some_and(|(_, side)| side == 0) || connection.is_open {
             return Err("a connection that is there already");
         }
+        connection.frame_max = frame_len(word, connection.frame_max)?;
         connection.is_open = true;
         let opener = &connection.ends[0];
         let (to, to_id) = (opener.party, opener.id);
         if opener.is_live() {
             let identity = encode_identity(&hg_na::Identity::default());
-            self.pass(from, to, to_id, Header::new(Kind::Opened, 0, 0).frame(&identity));
+            self.pass(from, to, to_id, Header::new(Kind::Opened, 0, word).frame(&identity));
         }
         Ok(())
     }

@@ -162,4 +162,6 @@ pub(crate) struct Connection {
     pub(crate) ends: [End; 2],
     /// Its opener was told that it is there.
     pub(crate) is_open: bool,
+    /// Longest frame in bytes, either way: as long as both networks take; of one node, as long as any.
+    pub(crate) frame_max: usize,
 }

@@ -1,8 +1,11 @@
 //! Several daemons with applications, in random order: applications come, open, send, stop, close, lie and die, and ways between nodes
-//! are cut. Each frame says who has sent it over what, and which one it is there.
+//! are cut, and daemons are drained by a deadline, after which others take their places. Networks take frames of different lengths. Each frame
+//! says who has sent it over what, and which one it is there.
 //!
 //! - What one application sends over a connection comes to one other, in order, each once; nothing is lost but by a death or a cut.
 //! - An honest application is never disconnected, whatever others do, and is told the end of each connection exactly once.
+//! - No frame is longer than both networks take, and whoever sends a longer one is ended.
+//! - A daemon that is drained takes no connection, tells both ends of those that are left, and whoever wanted it how many there were.
 //! - What a daemon keeps is bounded by the connections that there are; in the end nothing is left.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -10,13 +13,21 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use hg_na::{Address, GoneReason, Identity, Message};
 
 use super::{Effect, PartyKey, Quota, Switch};
-use crate::wire::{FRAME_MAX, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS};
+use crate::wire::{
+    FRAME_MAX, FRAME_MIN, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, frame_len,
+};
 
 const QUOTA: Quota = Quota { weight: 1, connections: 6 };
 /// Frames that a leg takes before it is read.
 const LEG: usize = 4;
 const NODES: usize = 3;
 const APPLICATIONS: usize = 4;
+/// Who may drain daemons.
+const OWNER: u32 = 7;
+/// Bytes of a frame that say what it is.
+const MARK: usize = HEADER_LEN + 20;
+/// Steps that a daemon which ends gives to what is left.
+const FLUSH: usize = 300;
 
 struct Random(u64);
 
@@ -37,6 +48,8 @@ struct Conn {
     is_open: bool,
     /// This side has closed it.
     is_closed: bool,
+    /// Longest frame, once it is open.
+    frame_max: usize,
     /// May be sent; is to be given back.
     left: u32,
     owed: u32,
@@ -53,6 +66,8 @@ struct App {
     name: String,
     inbox: VecDeque<Message>,
     is_welcome: bool,
+    /// Its daemon takes nobody; it asks again.
+    is_refused: bool,
     is_honest: bool,
     is_stopped: bool,
     last_id: u32,
@@ -65,9 +80,30 @@ struct Leg {
     frames: VecDeque<Message>,
 }
 
+/// A daemon that was told to end.
+struct Drain {
+    /// Whoever has told it so, and what he was told at the end.
+    by: PartyKey,
+    report: Option<Message>,
+    /// Steps until the deadline, once the daemon has set it; then until the daemon ends, whatever is left.
+    steps: Option<usize>,
+    /// Connections that were left at the deadline.
+    left: Option<usize>,
+    /// Connections that were opened before.
+    opened: u64,
+}
+
+/// What happens besides.
+#[derive(Clone, Copy, Default)]
+struct Trouble {
+    cuts: bool,
+    drains: bool,
+}
+
 struct World {
     random: Random,
     switches: Vec<Switch>,
+    drains: [Option<Drain>; NODES],
     apps: Vec<App>,
     /// By the party that sends on it.
     legs: BTreeMap<(usize, PartyKey), Leg>,
@@ -77,26 +113,35 @@ struct World {
     came: HashMap<Sender, u64>,
     /// Ends that were told by others, or that died: what was sent may be lost.
     excused: HashMap<Sender, ()>,
-    has_cuts: bool,
+    trouble: Trouble,
 }
 
 fn node(at: usize) -> Address {
     Address::new(&format!("tcp://node{at}:1")).unwrap()
 }
 
+/// A daemon's, over a network of any length of frames.
+fn switch(at: usize, random: &mut Random) -> Switch {
+    let mut switch = Switch::new(node(at), Some(OWNER));
+    switch.frame_max = [FRAME_MIN, 20_000, FRAME_MAX][random.below(3)];
+    switch
+}
+
 impl World {
-    fn new(seed: u64, has_cuts: bool) -> Self {
-        let switches = (0..NODES).map(|at| Switch::new(node(at), None)).collect();
+    fn new(seed: u64, trouble: Trouble) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let switches = (0..NODES).map(|at| switch(at, &mut random)).collect();
         Self {
-            random: Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            random,
             switches,
+            drains: [const { None }; NODES],
             apps: Vec::new(),
             legs: BTreeMap::new(),
             serial: 0,
             sent: HashMap::new(),
             came: HashMap::new(),
             excused: HashMap::new(),
-            has_cuts,
+            trouble,
         }
     }
 
@@ -113,6 +158,7 @@ impl World {
             name,
             inbox: VecDeque::new(),
             is_welcome: false,
+            is_refused: false,
             is_honest: self.random.below(4) > 0,
             is_stopped: false,
             last_id: 0,
@@ -124,10 +170,13 @@ impl World {
     fn act(&mut self, at: usize) {
         let Self { random, switches, apps, .. } = self;
         let app = &mut apps[at];
+        let switch = &mut switches[app.node];
+        if std::mem::take(&mut app.is_refused) {
+            switch.handle(app.key, Hello { listens: true, name: &app.name }.frame());
+        }
         if !app.is_welcome || app.is_stopped {
             return;
         }
-        let switch = &mut switches[app.node];
         match random.below(10) {
             0 => {
                 let opened = app.conns.keys().filter(|id| **id & YOURS == 0).count();
@@ -168,6 +217,7 @@ impl World {
                 let app = &self.apps[at];
                 self.switches[app.node].handle(app.key, Message::copied(&bytes));
             }
+            3 if !app.is_honest => self.send_too_much(at),
             _ => self.send(at),
         }
     }
@@ -183,9 +233,10 @@ impl World {
     fn send(&mut self, at: usize) {
         let Self { random, switches, apps, .. } = self;
         let app = &mut apps[at];
-        let len = HEADER_LEN + 20 + [0, 100, FRAME_MAX - HEADER_LEN - 20][random.below(3)];
+        let kind = random.below(3);
         let pick = random.below(app.conns.len().max(1));
         let Some((id, conn)) = app.conns.iter_mut().nth(pick) else { return };
+        let len = [MARK, MARK + 100, conn.frame_max.max(MARK)][kind];
         let spent = u32::try_from(len).unwrap();
         if !conn.is_open || conn.is_closed || conn.left < spent {
             return;
@@ -198,6 +249,21 @@ impl World {
         conn.sent += 1;
         self.sent.insert((app.serial, *id), conn.sent);
         switches[app.node].handle(app.key, Header::new(Kind::Data, *id, 0).frame(&body));
+    }
+
+    /// A liar sends a frame that is longer than was agreed.
+    fn send_too_much(&mut self, at: usize) {
+        self.excuse(at);
+        let Self { random, switches, apps, .. } = self;
+        let app = &apps[at];
+        let pick = random.below(app.conns.len().max(1));
+        let Some((id, conn)) = app.conns.iter().nth(pick).filter(|(_, conn)| conn.is_open) else {
+            return;
+        };
+        let body = vec![0; conn.frame_max + 1 - HEADER_LEN];
+        let switch = &mut switches[app.node];
+        switch.handle(app.key, Header::new(Kind::Data, *id, 0).frame(&body));
+        assert!(switch.live(app.key, *id).is_none(), "it has ended before, or does now");
     }
 
     /// An application takes the next frame.
@@ -213,13 +279,16 @@ impl World {
         let (id, sender) = (header.id ^ YOURS, (app.serial, header.id ^ YOURS));
         match header.kind {
             Kind::Welcome => app.is_welcome = true,
+            Kind::Refused => app.is_refused = true,
             Kind::Incoming => {
-                let fresh = Conn { is_open: true, left: WINDOW, ..Conn::default() };
+                let frame_max = frame_len(header.word, FRAME_MAX).unwrap();
+                let fresh = Conn { is_open: true, frame_max, left: WINDOW, ..Conn::default() };
                 assert!(app.conns.insert(id, fresh).is_none(), "an id is used twice at a time");
             }
             Kind::Opened => {
                 let conn = app.conns.get_mut(&id).expect("opened once it was asked for");
                 assert!(!std::mem::replace(&mut conn.is_open, true), "opened twice");
+                conn.frame_max = frame_len(header.word, FRAME_MAX).unwrap();
             }
             Kind::Close => {
                 let conn = app.conns.remove(&id).expect("closed once");
@@ -240,6 +309,7 @@ impl World {
                     bytes[..range.len()].copy_from_slice(&body[range]);
                     u64::from_le_bytes(bytes)
                 };
+                assert!(frame.len() <= conn.frame_max, "longer than was agreed");
                 conn.owed += u32::try_from(frame.len()).unwrap();
                 if body.len() >= 20 {
                     let from = (number(0..8), u32::try_from(number(8..12)).unwrap());
@@ -271,7 +341,7 @@ impl World {
             match effect {
                 Effect::Dial(key, address) => {
                     let there = (0..NODES).find(|it| node(*it) == address);
-                    let there = there.filter(|_| !self.has_cuts || self.random.below(4) > 0);
+                    let there = there.filter(|_| !self.trouble.cuts || self.random.below(4) > 0);
                     let Some(there) = there else {
                         let why = GoneReason::Unreachable("nobody there".into());
                         self.switches[at].gone(key, &why);
@@ -282,11 +352,22 @@ impl World {
                     self.legs.insert((there, far), Leg { to: (at, key), frames: VecDeque::new() });
                 }
                 Effect::HangUp(key, why) => self.hung_up(at, key, why),
-                Effect::EndWithin(_) => panic!("nobody drains a daemon without an owner"),
+                Effect::EndWithin(ms) => {
+                    let drain = self.drains[at].as_mut().expect("nobody else may drain it");
+                    drain.steps = Some(usize::try_from(ms).unwrap());
+                }
             }
         }
         let Some(to) = self.switches[at].next_ready() else { return moved };
         let Some(outgoing) = self.switches[at].pop(to) else { return true };
+        if let Some(drain) = self.drains[at].as_mut().filter(|drain| drain.by == to) {
+            assert!(drain.report.replace(outgoing.frame).is_none(), "told twice");
+            return true;
+        }
+        if let Some(leg) = self.legs.get(&(at, to)) {
+            let most = self.switches[at].frame_max.min(self.switches[leg.to.0].frame_max);
+            assert!(outgoing.frame.len() <= most, "longer than a network takes");
+        }
         let app = self.apps.iter_mut().find(|app| (app.node, app.key) == (at, to));
         let queue = match app {
             Some(app) => Some(&mut app.inbox),
@@ -339,6 +420,81 @@ impl World {
         }
     }
 
+    /// Somebody who may has a daemon drained.
+    fn drain(&mut self, at: usize) {
+        if self.drains[at].is_some() {
+            return;
+        }
+        let switch = &mut self.switches[at];
+        let by = switch.arrived(Identity::process(1, OWNER), QUOTA);
+        let within = self.random.below(400) as u64 + 1;
+        let opened = switch.counts.opened;
+        switch.handle(by, Header::new(Kind::Drain, 0, within).frame(&[]));
+        self.drains[at] = Some(Drain { by, report: None, steps: None, left: None, opened });
+    }
+
+    /// Time passes for daemons that are drained.
+    fn tick(&mut self, at: usize) {
+        let switch = &mut self.switches[at];
+        let Some(drain) = &mut self.drains[at] else { return };
+        assert_eq!(switch.counts.opened, drain.opened, "it takes no connection");
+        let Some(steps) = &mut drain.steps else { return };
+        *steps = steps.saturating_sub(1);
+        let is_over = *steps == 0;
+        if drain.left.is_none() && (is_over || switch.is_drained()) {
+            (drain.left, *steps) = (Some(switch.connections.len()), FLUSH);
+            switch.end();
+        } else if drain.left.is_some() && (is_over || switch.bytes() == 0) {
+            self.exit(at);
+        }
+    }
+
+    /// A daemon ends, with what its legs have taken, and the next one comes.
+    fn exit(&mut self, at: usize) {
+        let drain = self.drains[at].take().expect("it was drained");
+        let is_flushed = self.switches[at].bytes() == 0;
+        if is_flushed {
+            let report = drain.report.expect("whoever wanted it is told");
+            let (header, text) = Header::decode(report.as_slice()).unwrap();
+            let left = drain.left.expect("at the deadline");
+            assert_eq!((header.kind, header.word), (Kind::Report, u64::from(left > 0)));
+            let said = String::from_utf8_lossy(text);
+            assert!(left == 0 || said.contains(&format!(" {left} connections")), "{said}");
+        }
+        for from in self.legs.keys().copied().filter(|from| from.0 == at).collect::<Vec<_>>() {
+            while self.deliver(from) {}
+            self.cut(from);
+        }
+        for place in 0..self.apps.len() {
+            if self.apps[place].node == at {
+                self.follow(place, is_flushed);
+            }
+        }
+        self.switches[at] = switch(at, &mut self.random);
+        for place in 0..self.apps.len() {
+            let app = &mut self.apps[place];
+            if app.node == at {
+                app.key = self.switches[at].arrived(Identity::default(), QUOTA);
+                let hello = Hello { listens: true, name: &app.name };
+                self.switches[at].handle(app.key, hello.frame());
+            }
+        }
+    }
+
+    /// An application whose daemon ends takes what that has said, and begins anew.
+    fn follow(&mut self, place: usize, is_flushed: bool) {
+        self.apps[place].is_stopped = false;
+        while self.read(place) {}
+        self.excuse(place);
+        let app = &mut self.apps[place];
+        let is_told = app.conns.values().all(|conn| conn.is_closed);
+        assert!(!is_flushed || is_told || !app.is_honest, "an end that was not told");
+        app.conns.clear();
+        (app.is_welcome, app.is_refused) = (false, false);
+        self.serial += 1;
+        app.serial = self.serial;
+    }
+
     fn round(&mut self) -> bool {
         let mut moved = false;
         for at in 0..NODES {
@@ -373,10 +529,14 @@ impl World {
                     let at = self.random.below(self.apps.len());
                     self.apps[at].is_stopped ^= true;
                 }
-                5 if self.has_cuts && !self.legs.is_empty() => {
+                5 if self.trouble.cuts && !self.legs.is_empty() => {
                     let pick = self.random.below(self.legs.len());
                     let from = *self.legs.keys().nth(pick).unwrap();
                     self.cut(from);
+                }
+                6 if self.trouble.drains && self.random.below(2) == 0 => {
+                    let at = self.random.below(NODES);
+                    self.drain(at);
                 }
                 6..=90 if !self.apps.is_empty() => {
                     let at = self.random.below(self.apps.len());
@@ -397,12 +557,17 @@ impl World {
                     self.step(at);
                 }
             }
+            (0..NODES).for_each(|at| self.tick(at));
             self.check_bounds();
         }
         self.ends();
     }
 
     fn ends(mut self) {
+        while self.drains.iter().any(Option::is_some) {
+            self.round();
+            (0..NODES).for_each(|at| self.tick(at));
+        }
         // Those that are stopped hold up nobody else.
         while self.round() {}
         self.check_arrivals(true);
@@ -426,7 +591,7 @@ impl World {
 
     /// Everything that was sent has come, but where somebody may have spoilt it or stands still.
     fn check_arrivals(&self, some_stand: bool) {
-        if self.has_cuts {
+        if self.trouble.cuts {
             return;
         }
         let reader = |from: Sender| {
@@ -451,13 +616,20 @@ impl World {
 #[test]
 fn with_applications_that_lie_stop_and_die_each_connection_s_fate_is_its_own() {
     for seed in 0..60 {
-        World::new(seed, false).run(3000);
+        World::new(seed, Trouble::default()).run(3000);
     }
 }
 
 #[test]
 fn with_ways_that_are_cut_too_every_end_is_told_once_and_nothing_is_left() {
     for seed in 0..60 {
-        World::new(seed, true).run(3000);
+        World::new(seed, Trouble { cuts: true, drains: false }).run(3000);
+    }
+}
+
+#[test]
+fn daemons_that_are_drained_tell_every_end_by_their_deadline_and_their_successors_go_on() {
+    for seed in 0..60 {
+        World::new(seed, Trouble { cuts: seed % 2 == 0, drains: true }).run(3000);
     }
 }

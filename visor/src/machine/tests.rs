@@ -4,10 +4,12 @@ use hg_na::{Address, GoneReason, Identity, Message};
 
 use super::{Effect, PartyKey, Quota, Switch};
 use crate::wire::{
-    BODY_MAX, FRAME_MAX, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, decode_identity, reason,
+    FRAME_MAX, FRAME_MIN, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS,
+    decode_identity, reason,
 };
 
 const QUOTA: Quota = Quota { weight: 1, connections: 4 };
+const BODY_MAX: usize = FRAME_MAX - HEADER_LEN;
 
 fn switch() -> Switch {
     Switch::new(Address::new("tcp://here:1").unwrap(), Some(7))
@@ -266,4 +268,60 @@ fn at_its_deadline_both_ends_are_told_and_so_is_whoever_wanted_it() {
     );
     switch.end();
     assert!([a, b, asks].into_iter().all(|it| kind(switch, it).is_none()), "each is told once");
+}
+
+/// A daemon whose network takes frames of this length, its application, and a connection from or to another daemon: what each calls it.
+fn with_node(
+    frame_max: usize,
+    opens: bool,
+    word: usize,
+) -> (Switch, (PartyKey, u32), (PartyKey, u32), Header) {
+    let mut switch = switch();
+    switch.frame_max = frame_max;
+    let a = application(&mut switch, "a/0");
+    if opens {
+        open(&mut switch, a, 1, "visor://b/0@tcp://there:1");
+        let Some(Effect::Dial(node, _)) = switch.next_effect() else { panic!("it calls") };
+        assert_eq!(kind(&mut switch, node), Some(Kind::Hello));
+        let (asked, _) = next(&mut switch, node).unwrap();
+        assert_eq!((asked.kind, asked.word), (Kind::Open, frame_max as u64));
+        switch.handle(node, Header::new(Kind::Opened, asked.id ^ YOURS, word as u64).frame(&[]));
+        let told = next(&mut switch, a).map_or(asked, |(told, _)| told);
+        return (switch, (a, 1), (node, asked.id ^ YOURS), told);
+    }
+    let node = switch.node_arrived();
+    switch.handle(node, Hello { listens: false, name: "" }.frame());
+    switch.handle(node, Header::new(Kind::Open, 1, word as u64).frame(b"a/0"));
+    let (told, _) = next(&mut switch, a).unwrap_or((Header::new(Kind::Hello, 0, 0), Vec::new()));
+    (switch, (a, told.id ^ YOURS), (node, 1), told)
+}
+
+#[test]
+fn frames_are_as_long_as_both_networks_take_and_longer_ones_end_their_sender() {
+    let (short, middle) = (FRAME_MIN, 20_000);
+    for opens in [true, false] {
+        for (own, theirs) in [(FRAME_MAX, short), (middle, short), (short, middle)] {
+            // Whoever is opened to chooses, and no more than was offered.
+            let agreed = own.min(theirs);
+            let word = if opens { agreed } else { theirs };
+            let (mut switch, app, node, told) = with_node(own, opens, word);
+            assert_eq!(told.word, agreed as u64, "{opens}, {own} and {theirs}");
+            for (from, to) in [(app, node.0), (node, app.0)] {
+                while next(&mut switch, to).is_some() {}
+                switch.handle(from.0, data(from.1, agreed - HEADER_LEN));
+                assert_eq!(kind(&mut switch, to), Some(Kind::Data));
+            }
+            for liar in [app, node] {
+                let (mut switch, ..) = with_node(own, opens, word);
+                switch.handle(liar.0, data(liar.1, agreed - HEADER_LEN + 1));
+                assert!(hung_up(&mut switch, liar.0), "{opens}, {own} and {theirs}");
+            }
+        }
+        for word in [0, FRAME_MIN - 1, FRAME_MAX + 1] {
+            let (mut switch, _, node, _) = with_node(middle, opens, word);
+            assert!(hung_up(&mut switch, node.0), "a length of {word}");
+        }
+    }
+    let (mut switch, _, node, _) = with_node(middle, true, middle + 1);
+    assert!(hung_up(&mut switch, node.0), "more than was offered");
 }

@@ -1,6 +1,7 @@
 //! Daemons and applications as processes, and what they are asked.
 
 use std::{
+    cell::Cell,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     process::{Child, ChildStdout, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
@@ -102,6 +103,51 @@ fn test() -> u32 {
     OWN.with(|own| *own)
 }
 
+/// What the daemons of a test own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Network {
+    Tcp,
+    /// libfabric's.
+    Ofi,
+    /// The same, polled in steps.
+    Polled,
+    /// The first card for daemons called `near`, the second for those called `far`: `HG_VERBS_DEVICES`.
+    #[cfg(feature = "verbs")]
+    Verbs,
+}
+
+thread_local! { static NETWORK: Cell<Network> = const { Cell::new(Network::Tcp) }; }
+
+impl Network {
+    /// Of all daemons that this thread starts from now on.
+    pub(crate) fn choose(self) {
+        NETWORK.set(self);
+    }
+
+    fn url(self, name: &str, port: u16) -> String {
+        match self {
+            Self::Tcp => format!("tcp://127.0.0.1:{port}"),
+            Self::Ofi | Self::Polled => format!("ofi+tcp://127.0.0.1:{port}"),
+            #[cfg(feature = "verbs")]
+            Self::Verbs => {
+                let cards = std::env::var("HG_VERBS_DEVICES").expect("two cards are named");
+                let (first, second) = cards.split_once(',').expect("two cards are named");
+                let card = if name == "far" { second } else { first };
+                format!("verbs://{card}@0.0.0.0:{port}")
+            }
+        }
+    }
+
+    fn settings(self) -> &'static str {
+        if self == Self::Polled { "[network-settings]\nsleep = \"off\"\n" } else { "" }
+    }
+}
+
+/// The program, where it is not beside this one: in a virtual machine.
+pub(crate) fn program() -> String {
+    std::env::var("VISOR_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_hg-visor").to_owned())
+}
+
 /// A process `hg-visor`.
 pub(crate) struct Daemon {
     pub(crate) process: Process,
@@ -117,13 +163,16 @@ impl Daemon {
 
     /// With more lines in its configuration.
     pub(crate) fn with(name: &str, port: u16, lines: &str) -> Self {
+        let network = NETWORK.get();
+        let (url, settings) = (network.url(name, port), network.settings());
         let name = format!("visor-{}-{}-{name}", std::process::id(), test());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hg-visor"));
+        let mut command = Command::new(program());
         command.args(["serve", "/dev/stdin"]);
-        let text = format!("name = \"{name}\"\nnetwork = \"tcp://127.0.0.1:{port}\"\n{lines}");
+        let text = format!("name = \"{name}\"\nnetwork = \"{url}\"\n{lines}{settings}");
         let mut process = Process::start(&mut command, &text);
         let address = process.hear("");
-        assert!(address.starts_with("tcp://127.0.0.1:"), "{address}");
+        let scheme = url.split("//").next().unwrap();
+        assert!(address.starts_with(scheme) && !address.ends_with(":0"), "{address}");
         Self { process, name, address }
     }
 

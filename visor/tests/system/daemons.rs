@@ -19,7 +19,7 @@ fn program(arguments: &[&str]) -> (bool, String) {
 
 /// Its exit status, and all that it has said.
 pub(crate) fn program_status(arguments: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_hg-visor")).args(arguments).output().unwrap();
+    let output = Command::new(crate::common::program()).args(arguments).output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(text).unwrap())
 }
@@ -53,7 +53,7 @@ fn what_cannot_be_said_in_a_line_is_said_in_a_sentence() {
     let (is_well, said) = program(&["serve", "/no/such/file"]);
     assert!(!is_well && said.contains("/no/such/file"), "{said}");
     let daemon = Daemon::start("one", 0);
-    let mut second = Command::new(env!("CARGO_BIN_EXE_hg-visor"));
+    let mut second = Command::new(crate::common::program());
     second.args(["serve", "/dev/stdin"]).stdin(std::process::Stdio::piped());
     second.stderr(std::process::Stdio::piped());
     let mut child = second.spawn().unwrap();
@@ -73,7 +73,7 @@ fn whoever_starts_a_daemon_is_told_when_it_is_ready_and_its_figures_are_read_by_
     let address = SocketAddr::from_abstract_name(&place).unwrap();
     let socket = UnixDatagram::bind_addr(&address).unwrap();
     let name = format!("visor-{}-ready", std::process::id());
-    let mut command = Command::new(env!("CARGO_BIN_EXE_hg-visor"));
+    let mut command = Command::new(crate::common::program());
     command.args(["serve", "/dev/stdin"]).env("NOTIFY_SOCKET", format!("@{place}"));
     let text = format!("name = \"{name}\"\nnetwork = \"tcp://127.0.0.1:0\"\n");
     let _daemon = Process::start(&mut command, &text);

@@ -31,6 +31,10 @@ fn witness(origin: Engine, target: &str, stop: &Arc<AtomicBool>) -> std::thread:
 fn applications_killed_under_load_leave_nothing_and_nobody_else_sees_an_error() {
     let kills = std::env::var("VISOR_KILLS").ok().and_then(|it| it.parse().ok()).unwrap_or(KILLS);
     let _watchdog = Watchdog::within(watchdog::LIMIT * u32::try_from(1 + kills / KILLS).unwrap());
+    kill_applications(kills);
+}
+
+pub(crate) fn kill_applications(kills: usize) {
     let (near, far) = (Daemon::start("near", 0), Daemon::start("far", 0));
     let target = listening(&far, "visor://");
     let address = target.address().to_string();
@@ -70,6 +74,10 @@ fn applications_killed_under_load_leave_nothing_and_nobody_else_sees_an_error() 
 #[test]
 fn a_target_that_is_killed_ends_the_calls_to_it_and_its_name_is_free_again() {
     let _watchdog = Watchdog::start();
+    kill_a_target();
+}
+
+pub(crate) fn kill_a_target() {
     let (near, far) = (Daemon::start("near", 0), Daemon::start("far", 0));
     let mut target = Process::application("serve", &far.name, "visor://phoenix");
     let address = target.hear("address");
@@ -90,6 +98,10 @@ fn a_target_that_is_killed_ends_the_calls_to_it_and_its_name_is_free_again() {
 #[test]
 fn a_daemon_that_is_killed_is_a_named_error_and_its_successor_is_found_again() {
     let _watchdog = Watchdog::start();
+    kill_a_daemon();
+}
+
+pub(crate) fn kill_a_daemon() {
     let (mut near, far) = (Daemon::start("near", 0), Daemon::start("far", 0));
     let port = near.address.rsplit(':').next().unwrap().parse().unwrap();
     let (target, origin) = (listening(&near, "visor://store"), engine(&far));

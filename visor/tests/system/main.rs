@@ -7,6 +7,8 @@ mod common;
 mod costs;
 mod daemons;
 mod deaths;
+mod metrics;
+mod networks;
 mod sockets;
 mod strangers;
 mod upgrades;
@@ -18,6 +20,10 @@ use watchdog::Watchdog;
 #[test]
 fn calls_and_bulk_data_go_through_two_daemons_unchanged() {
     let _watchdog = Watchdog::start();
+    calls_and_bulk_data();
+}
+
+fn calls_and_bulk_data() {
     let (near, far) = (Daemon::start("near", 0), Daemon::start("far", 0));
     let target = listening(&far, "visor://store");
     let expected = format!("visor://store/0@{}", far.address);
