@@ -10,6 +10,11 @@ if [ $# -eq 0 ]; then
   ./device --test-threads 1 ports:: || status=1
 fi
 ./verbs --test-threads 1 "$@" || status=1
+if [ $# -eq 0 ]; then
+  # Calls, bulk data and deaths through two daemons, a card each.
+  VISOR_PROGRAM=$PWD/hg-visor ./system --test-threads 1 networks::verbs || status=1
+  sh jobs.sh || status=1
+fi
 # All processes have ended: what they had is gone.
 after=$(rdma resource show)
 if [ "$before" != "$after" ]; then
