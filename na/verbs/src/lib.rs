@@ -52,6 +52,7 @@ mod domain;
 mod fuzzing;
 mod health;
 mod plugin;
+mod relay;
 mod settings;
 mod shared;
 mod sharing;
