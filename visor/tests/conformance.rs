@@ -1,7 +1,7 @@
 //! What every plugin promises: through one daemon, through two over tcp, and through two over an imitation of RDMA cards.
 
 #[path = "../../na/verbs/tests/imitated/imitation/mod.rs"]
-#[expect(dead_code, unreachable_pub, reason = "a part of it is used")]
+#[expect(dead_code, reason = "a part of it is used")]
 mod imitation;
 
 use std::{

@@ -124,6 +124,7 @@ impl Network {
         NETWORK.set(self);
     }
 
+    #[cfg_attr(not(feature = "verbs"), expect(unused_variables, reason = "cards alone differ"))]
     fn url(self, name: &str, port: u16) -> String {
         match self {
             Self::Tcp => format!("tcp://127.0.0.1:{port}"),
