@@ -2,15 +2,16 @@
 # Jobs whose ranks reach one another over a card: each checks every call, or message, itself. Ends as the tests of cargo do.
 failed=0
 passed=0
+said=$(mktemp)
 job() {
   name=$1
   shift
-  if "$@" > /tmp/job 2>&1; then
+  if "$@" > "$said" 2>&1; then
     passed=$((passed + 1))
     echo "test $name ... ok"
   else
     failed=$((failed + 1))
-    cat /tmp/job
+    cat "$said"
     echo "test $name ... FAILED"
   fi
 }
