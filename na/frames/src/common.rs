@@ -98,7 +98,7 @@ impl Bounds {
     pub fn caps(&self, sleeps: bool) -> Caps {
         let mut caps = LIMITS.caps();
         caps.sleep = if sleeps { Sleep::Descriptor } else { Sleep::Steps(steps::LONGEST) };
-        caps.joins = sleeps;
+        caps.joins = true;
         caps.silence_bound = Some(self.silence_bound);
         caps
     }

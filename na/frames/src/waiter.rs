@@ -292,9 +292,6 @@ impl Waiter for FramesWaiter {
     }
 
     fn join(&self, other: BorrowedFd<'_>, ready: Arc<AtomicBool>) -> Result<(), Error> {
-        if self.steps.is_some() {
-            return Err(Error::Unsupported("sleeping with a provider that has nothing to wait on"));
-        }
         let mut joined = self.joined.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if joined.len() >= JOINED_MAX {
             let (what, limit) = ("descriptors of other plugins", JOINED_MAX as u64);

@@ -6,11 +6,9 @@ use hg_na::{Caps, CheckedBy, PutOrdering, Sleep};
 ///
 /// Two exceptions: memory can be viewed when the way to its owner can ([`hg_na::Context::views`]; on the other it
 /// fails with `Unsupported`: get it instead), and a silence is noticed as late as the slower one notices it.
-/// A context sleeps where both have a descriptor and the local plugin's waiter can watch the network's;
-/// otherwise it must be polled.
+/// A context sleeps where both have a descriptor and the local plugin's waiter can watch the network's; in the network's steps
+/// where that one sleeps in steps, and its waiter can watch the local plugin's descriptor; otherwise it must be polled.
 pub(crate) fn both(local: &Caps, network: &Caps) -> Caps {
-    let sleeps =
-        local.joins && local.sleep == Sleep::Descriptor && network.sleep == Sleep::Descriptor;
     let mut caps = Caps::minimal();
     caps.max_unexpected = local.max_unexpected.min(network.max_unexpected);
     caps.max_expected = local.max_expected.min(network.max_expected);
@@ -28,7 +26,11 @@ pub(crate) fn both(local: &Caps, network: &Caps) -> Caps {
         (PutOrdering::AfterPost, PutOrdering::AfterPost) => PutOrdering::AfterPost,
         _ => PutOrdering::AfterCompletion,
     };
-    caps.sleep = if sleeps { Sleep::Descriptor } else { Sleep::Poll };
+    caps.sleep = match (local.sleep, network.sleep) {
+        (Sleep::Descriptor, Sleep::Descriptor) if local.joins => Sleep::Descriptor,
+        (Sleep::Descriptor, Sleep::Steps(longest)) if network.joins => Sleep::Steps(longest),
+        _ => Sleep::Poll,
+    };
     caps.joins = false;
     caps.silence_bound = local.silence_bound.max(network.silence_bound);
     caps
@@ -68,5 +70,9 @@ mod tests {
         assert_eq!(caps.sleep, Sleep::Poll, "neither waiter watches the other's descriptor");
         local.joins = true;
         assert_eq!(both(&local, &network).sleep, Sleep::Descriptor);
+        network.sleep = Sleep::Steps(Duration::from_millis(4));
+        assert_eq!(both(&local, &network).sleep, Sleep::Poll, "the network's waiter watches none");
+        network.joins = true;
+        assert_eq!(both(&local, &network).sleep, network.sleep);
     }
 }

@@ -14,10 +14,11 @@ pub(crate) struct RouteDomain(pub(crate) Both);
 
 impl RouteDomain {
     /// Opens the local context: as the network's guest where both know how, with a set of its own that watches the
-    /// network's otherwise, and by itself where it cannot sleep for both.
+    /// network's otherwise, watched by the network's where that one sleeps in steps, and by itself where it cannot sleep for both.
     fn beside(&self, id: u8, network: Arc<dyn Waiter>) -> Result<Opened, Error> {
-        let sleeps = self.0.caps.sleep == Sleep::Descriptor;
-        if sleeps && let Some(guest) = supported(network.host())? {
+        let sleep = self.0.caps.sleep;
+        if sleep == Sleep::Descriptor
+            && let Some(guest) = supported(network.host())? {
             let harvest = guest.harvest.clone();
             if let Some(local) = supported(self.0.local.context_in(id, guest))? {
                 let waiter = RouteWaiter::shared(local.waiter(), harvest);
@@ -25,10 +26,10 @@ impl RouteDomain {
             }
         }
         let local = self.0.local.context(id)?;
-        let waiter = if sleeps {
-            RouteWaiter::joined(local.waiter(), network)?
-        } else {
-            RouteWaiter::polled(local.waiter())
+        let waiter = match sleep {
+            Sleep::Descriptor => RouteWaiter::joined(local.waiter(), network)?,
+            Sleep::Steps(_) => RouteWaiter::stepped(local.waiter(), network)?,
+            _ => RouteWaiter::polled(local.waiter()),
         };
         Ok((local, waiter))
     }

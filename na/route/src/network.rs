@@ -149,7 +149,10 @@ impl Network {
         if !self.asleep {
             self.try_sleep(waiter);
         }
-        self.asleep
+        let agrees = self.asleep;
+        // Where nobody tells of it, the next round looks at it, too.
+        self.asleep &= self.joined;
+        agrees
     }
 
     fn try_sleep(&mut self, waiter: &RouteWaiter) {

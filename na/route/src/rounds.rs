@@ -168,7 +168,7 @@ impl RouteContext {
         let naps =
             self.local_sleeps && self.local_quiet > LOCAL_QUIET && !self.waiter.local_is_ready();
         self.disturb();
-        if !self.waiter.is_joined() || !self.ended.is_empty() {
+        if !self.waiter.sleeps() || !self.ended.is_empty() {
             return false;
         }
         let sleeps = self.network.may_sleep(&self.waiter)

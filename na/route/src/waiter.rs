@@ -1,5 +1,6 @@
 //! One sleep for both: in one wait set, which the network's context owns and the local one lodges in, or in the local
-//! plugin's own, which watches the network's.
+//! plugin's own, which watches the network's. A network that sleeps in steps watches the local plugin's instead: nobody tells of
+//! what comes by such a one, so it is looked at in each round, and after each step.
 
 use std::{
     os::fd::BorrowedFd,
@@ -28,6 +29,8 @@ enum Bond {
     Shared(Harvest),
     /// The network's set stands in the local one; the flag is set by the local waiter when it is readable.
     Joined(Arc<dyn Waiter>, Arc<AtomicBool>),
+    /// The local set stands in the network's, whose sleeps end by themselves.
+    Stepped(Arc<dyn Waiter>),
 }
 
 impl RouteWaiter {
@@ -52,14 +55,31 @@ impl RouteWaiter {
         Ok(Self { local, bond })
     }
 
+    /// Has the waiter of a network that sleeps in steps watch the local one.
+    ///
+    /// # Errors
+    /// The network's.
+    pub(crate) fn stepped(local: Arc<dyn Waiter>, network: Arc<dyn Waiter>) -> Result<Self, Error> {
+        if let Some(fd) = local.fd() {
+            // After each sleep the local one collects, whatever has ended it.
+            network.join(fd, Arc::default())?;
+        }
+        Ok(Self { local, bond: Bond::Stepped(network) })
+    }
+
     /// Nobody can sleep.
     pub(crate) fn polled(local: Arc<dyn Waiter>) -> Self {
         Self { local, bond: Bond::None }
     }
 
-    /// Whether one sleep is for both.
-    pub(crate) fn is_joined(&self) -> bool {
+    /// Whether a sleep is one for both.
+    pub(crate) fn sleeps(&self) -> bool {
         !matches!(self.bond, Bond::None)
+    }
+
+    /// Whether the local waiter, asking the kernel, is told what comes for the network.
+    pub(crate) fn is_joined(&self) -> bool {
+        matches!(self.bond, Bond::Shared(_) | Bond::Joined(..))
     }
 
     /// Whether it is in a set that both have.
@@ -71,7 +91,7 @@ impl RouteWaiter {
     #[inline]
     pub(crate) fn network_is_ready(&self) -> bool {
         match &self.bond {
-            Bond::None => false,
+            Bond::None | Bond::Stepped(_) => false,
             Bond::Shared(harvest) => harvest.host_has_any(),
             // Acquire: pairs with the store of the local waiter.
             Bond::Joined(_, ready) => ready.load(Ordering::Acquire),
@@ -83,7 +103,7 @@ impl RouteWaiter {
     pub(crate) fn local_is_ready(&self) -> bool {
         match &self.bond {
             Bond::Shared(harvest) => harvest.has_any(),
-            Bond::None | Bond::Joined(..) => false,
+            Bond::None | Bond::Joined(..) | Bond::Stepped(_) => false,
         }
     }
 
@@ -93,7 +113,7 @@ impl RouteWaiter {
     /// The local waiter's; nothing has changed then.
     pub(crate) fn watch(&self, on: bool) -> Result<(), Error> {
         match &self.bond {
-            Bond::None | Bond::Shared(_) => Ok(()),
+            Bond::None | Bond::Shared(_) | Bond::Stepped(_) => Ok(()),
             Bond::Joined(network, _) => network.fd().map_or(Ok(()), |fd| self.local.watch(fd, on)),
         }
     }
@@ -104,7 +124,7 @@ impl RouteWaiter {
     /// The network's.
     pub(crate) fn collect(&self) -> Result<(), Error> {
         match &self.bond {
-            Bond::None | Bond::Shared(_) => Ok(()),
+            Bond::None | Bond::Shared(_) | Bond::Stepped(_) => Ok(()),
             Bond::Joined(network, ready) => {
                 // Before the look at the kernel, so that what comes after it is told again.
                 ready.store(false, Ordering::Release);
@@ -120,16 +140,22 @@ impl Waiter for RouteWaiter {
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
-        if self.is_joined() {
-            // What was told of the network is its context's to take in the progress that follows.
-            self.local.wait(timeout)
-        } else {
+        match &self.bond {
             // It must be polled: returning early is always allowed.
-            Ok(())
+            Bond::None => Ok(()),
+            // What was told of the network is its context's to take in the progress that follows.
+            Bond::Shared(_) | Bond::Joined(..) => self.local.wait(timeout),
+            Bond::Stepped(network) => {
+                network.wait(timeout)?;
+                self.local.wait(Some(Duration::ZERO))
+            }
         }
     }
 
     fn wake(&self) {
-        self.local.wake();
+        match &self.bond {
+            Bond::Stepped(network) => network.wake(),
+            Bond::None | Bond::Shared(_) | Bond::Joined(..) => self.local.wake(),
+        }
     }
 }
