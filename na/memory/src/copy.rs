@@ -222,7 +222,8 @@ mod tests {
             copy_in(&alias, 0, &[0; 4]),
             copy_between((&alias, 0), (&own, 0), 4),
             copy_between((&own, 0), (&alias, 0), 4),
-            crate::write_vectored(std::os::fd::AsFd::as_fd(&one), &[], &alias, (0, 4)).map(drop),
+            crate::write_vectored(std::os::fd::AsFd::as_fd(&one), (&[], &[]), &alias, (0, 4))
+                .map(drop),
             crate::read_vectored(std::os::fd::AsFd::as_fd(&other), &alias, (0, 4), &mut [])
                 .map(drop),
         ];

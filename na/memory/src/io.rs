@@ -9,21 +9,21 @@ use crate::{
     pieces, raw,
 };
 
-/// Writes `before`, then `len` bytes of `memory` from `offset` on, in one `sendmsg(2)` without `SIGPIPE`: as many as
-/// the socket takes, or as 1,024 vectors hold. The result counts `before`, too.
+/// Writes `before`, then `len` bytes of `memory` from `offset` on, then `after`, in one `sendmsg(2)` without `SIGPIPE`: as many as
+/// the socket takes, or as 1,024 vectors hold. The result counts all three.
 ///
 /// # Errors
 /// [`Error::OutOfRange`] (outer); what the system says (inner), `WouldBlock` among it.
 pub fn write_vectored(
     fd: BorrowedFd<'_>,
-    before: &[u8],
+    (before, after): (&[u8], &[u8]),
     memory: &Memory,
     (offset, len): (u64, u64),
 ) -> Result<io::Result<usize>, Error> {
     check_reached(memory)?;
     let runs: Vec<_> = pieces(memory, offset, len)?.collect();
     let _shared = memory.exclusion().read().unwrap_or_else(PoisonError::into_inner);
-    Ok(raw::write(fd, before, memory, &runs))
+    Ok(raw::write(fd, (before, after), memory, &runs))
 }
 
 /// Reads into `len` bytes of `memory` from `offset` on, and what comes behind them into `after`, in one
@@ -58,10 +58,13 @@ mod tests {
     fn a_header_and_memory_leave_in_one_call_and_arrive_in_one() {
         let (mut one, other) = UnixStream::pair().unwrap();
         let from = Memory::from(vec![vec![1u8, 2], vec![3, 4, 5]]);
-        assert_eq!(write_vectored(other.as_fd(), b"hd", &from, (1, 3)).unwrap().unwrap(), 5);
-        let mut seen = [0; 5];
+        assert_eq!(
+            write_vectored(other.as_fd(), (b"hd", b"t"), &from, (1, 3)).unwrap().unwrap(),
+            6
+        );
+        let mut seen = [0; 6];
         one.read_exact(&mut seen).unwrap();
-        assert_eq!(&seen, b"hd\x02\x03\x04");
+        assert_eq!(&seen, b"hd\x02\x03\x04t");
         one.write_all(&[7, 8, 9, 10]).unwrap();
         let into = Memory::from(vec![vec![0u8; 1], vec![0; 2]]);
         let mut behind = [0; 4];
@@ -89,7 +92,7 @@ mod tests {
     fn wrong_ranges_and_read_only_memory_are_refused() {
         let (one, _other) = UnixStream::pair().unwrap();
         let memory = Memory::from(std::sync::Arc::<[u8]>::from([0u8; 4].as_slice()));
-        assert!(write_vectored(one.as_fd(), b"", &memory, (1, 4)).is_err());
+        assert!(write_vectored(one.as_fd(), (b"", b""), &memory, (1, 4)).is_err());
         let refused = read_vectored(one.as_fd(), &memory, (0, 4), &mut []);
         assert!(matches!(refused, Err(Error::Denied { .. })));
     }

@@ -10,7 +10,7 @@
 //! | [`pieces`], [`cut`] | a range as runs: of memory, of a list of runs |
 //! | [`copy_out`], [`copy_in`] | between memory and a slice |
 //! | [`copy_between`] | from memory to memory |
-//! | [`write_vectored`] | `sendmsg(2)`: a slice, then a range of memory, to a socket |
+//! | [`write_vectored`] | `sendmsg(2)`: a slice, a range of memory and another slice, to a socket |
 //! | [`Held`] | memory that is dropped in the middle of progress |
 //! | [`ForkGuard`] | tells a forked child's copy from the original |
 //! | [`node_id`] | whose memory can be shared at all |

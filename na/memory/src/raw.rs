@@ -40,22 +40,23 @@ pub(crate) fn copy(from: &Memory, source: Segment, into: &Memory, target: Segmen
     unsafe { ptr::copy(pointer(source), pointer_mut(target), source.len) };
 }
 
-/// `sendmsg(2)` of a slice and runs of memory: `writev(2)` that raises no `SIGPIPE`.
+/// `sendmsg(2)` of a slice, runs of memory and another slice: `writev(2)` that raises no `SIGPIPE`.
 pub(crate) fn write(
     fd: BorrowedFd<'_>,
-    before: &[u8],
+    (before, after): (&[u8], &[u8]),
     memory: &Memory,
     runs: &[Segment],
 ) -> io::Result<usize> {
     let head = vector(before.as_ptr().cast_mut(), before.len());
-    let mut vectors = vectors(Some(head), memory, runs, None);
+    let tail = vector(after.as_ptr().cast_mut(), after.len());
+    let mut vectors = vectors(Some(head), memory, runs, Some(tail));
     // SAFETY:
     // - zeroes are a header without address, data or control messages (sendmsg(2)).
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = vectors.as_mut_ptr();
     message.msg_iovlen = vectors.len();
     // SAFETY:
-    // - every vector is alive and in bounds: `before` is borrowed, the runs were checked by `vectors`.
+    // - every vector is alive and in bounds: the slices are borrowed, the runs were checked by `vectors`.
     // - the kernel only reads them, and the header.
     let written = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
     usize::try_from(written).map_err(|_| io::Error::last_os_error())

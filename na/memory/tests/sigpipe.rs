@@ -16,6 +16,6 @@ fn a_write_to_a_closed_socket_is_an_error_and_no_signal() {
     let (one, other) = UnixStream::pair().expect("a pair of sockets");
     drop(other);
     let memory = Memory::from(vec![1u8; 8]);
-    let written = write_vectored(one.as_fd(), b"head", &memory, (0, 8)).expect("in range");
+    let written = write_vectored(one.as_fd(), (b"head", b""), &memory, (0, 8)).expect("in range");
     assert_eq!(written.expect_err("nobody reads").kind(), ErrorKind::BrokenPipe);
 }

@@ -13,9 +13,12 @@ use std::{
 };
 
 use hg_na::{Completion, Error, GoneReason, Message, OpId, Peer, QUIET, Reached, Token};
-use hg_na_link::sending::{Sending, ended, given_back};
+use hg_na_link::{
+    VERDICT_LEN, Verdict,
+    sending::{Sending, ended, given_back},
+};
 
-use crate::frame::{HEADER, Header};
+use crate::frame::{HEADER, Header, Kind};
 use hg_na_parts::regions::Entry;
 
 /// Messages up to this length are copied.
@@ -24,6 +27,8 @@ pub(crate) const COPY_MAX: usize = 8192;
 const CHUNK: usize = 64 << 10;
 /// Chunks of one system call.
 const VECTORS: usize = 32;
+/// Bytes of the word that ends a get.
+const WORD: usize = HEADER + VERDICT_LEN;
 
 /// A message that the socket does not have yet.
 #[derive(Debug)]
@@ -62,35 +67,68 @@ pub(crate) enum Source {
     Zeros,
 }
 
-/// A piece of a put of this side's, or of a get that it serves.
+/// A piece of a put of this side's, or of a get that it serves. What waited before it leaves with it, and so does the word that
+/// ends a get: one system call, and one segment where they are short.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    pub(crate) header: Header,
-    pub(crate) peer: Peer,
-    pub(crate) source: Source,
-    pub(crate) is_last: bool,
-    /// Bytes of header and body that the socket has.
-    pub(crate) gone: usize,
+    header: Header,
+    peer: Peer,
+    source: Source,
+    is_last: bool,
+    /// Frames that leave before it, and its header.
+    before: Vec<u8>,
+    /// Bytes of all that the socket has.
+    gone: usize,
 }
 
 impl Piece {
-    fn left(&self) -> usize {
-        HEADER + self.header.body() - self.gone
+    pub(crate) fn new(header: Header, peer: Peer, source: Source, is_last: bool) -> Self {
+        Self { header, peer, source, is_last, before: Vec::new(), gone: 0 }
     }
 
-    /// Header bytes that are gone, and body bytes that are gone.
-    fn places(&self) -> (usize, usize) {
-        (self.gone.min(HEADER), self.gone.saturating_sub(HEADER))
+    /// What follows the last byte of a get.
+    fn word(&self) -> Option<[u8; WORD]> {
+        if self.header.kind != Kind::GetData || !self.is_last {
+            return None;
+        }
+        let is_stale = matches!(self.source, Source::Zeros);
+        let verdict = if is_stale { Verdict::Stale } else { Verdict::Ok };
+        let len = u32::try_from(VERDICT_LEN).expect("12");
+        let mut word = [0; WORD];
+        word[..HEADER].copy_from_slice(&Header { kind: Kind::End, len, ..self.header }.encode());
+        word[HEADER..].copy_from_slice(&verdict.encode());
+        Some(word)
+    }
+
+    fn left(&self) -> usize {
+        let word = self.word().map_or(0, |word| word.len());
+        self.before.len() + self.header.body() + word - self.gone
+    }
+
+    /// Bytes that are gone: before the body, of it, and behind it.
+    fn places(&self) -> (usize, usize, usize) {
+        let (before, body) = (self.before.len(), self.header.body());
+        let behind = self.gone.saturating_sub(before + body);
+        (self.gone.min(before), self.gone.saturating_sub(before).min(body), behind)
+    }
+
+    /// Bytes of frames that are gone.
+    fn frames_gone(&self) -> usize {
+        self.gone.min(self.before.len() - HEADER)
     }
 
     /// Writes what is left straight from memory; `None` when there is none (any more).
     fn write_memory(&mut self, socket: BorrowedFd<'_>) -> Option<io::Result<usize>> {
         let Source::Memory { entry, offset } = &self.source else { return None };
-        let (head, body) = self.places();
+        let (head, body, _) = self.places();
+        // Once all of it is gone, so is what the word says of it.
+        if body == self.header.body() {
+            return None;
+        }
         let range = (*offset + body as u64, (self.header.body() - body) as u64);
-        let encoded = self.header.encode();
-        let before = &encoded[head..];
-        match entry.with(|memory| hg_na_memory::write_vectored(socket, before, memory, range)) {
+        let word = self.word();
+        let ends = (&self.before[head..], word.as_ref().map_or(&[][..], |word| &word[..]));
+        match entry.with(|memory| hg_na_memory::write_vectored(socket, ends, memory, range)) {
             Some(Ok(written)) => Some(written),
             // Unregistered, or cut outside of its memory, which `Entry::check` has ruled out.
             Some(Err(_)) | None => {
@@ -102,12 +140,23 @@ impl Piece {
 
     /// Appends the next `max` bytes, at most.
     fn copy(&mut self, max: usize, into: &mut Vec<u8>) {
-        let (head, at) = self.places();
-        let len = self.left().min(max);
-        let of_head = len.min(HEADER - head);
-        into.extend_from_slice(&self.header.encode()[head..head + of_head]);
+        let mut room = self.left().min(max);
+        let (head, at, behind) = self.places();
+        let before = room.min(self.before.len() - head);
+        into.extend_from_slice(&self.before[head..head + before]);
+        room -= before;
+        let len = room.min(self.header.body() - at);
+        if len > 0 {
+            self.copy_body(at, len, into);
+        }
+        if let Some(word) = self.word() {
+            into.extend_from_slice(&word[behind..behind + room - len]);
+        }
+    }
+
+    fn copy_body(&mut self, at: usize, len: usize, into: &mut Vec<u8>) {
         let place = into.len();
-        into.resize(place + len - of_head, 0);
+        into.resize(place + len, 0);
         let body = &mut into[place..];
         match &self.source {
             Source::Memory { entry, offset } => {
@@ -143,7 +192,7 @@ pub(crate) struct Outbound {
     /// Bytes of messages that the socket does not have yet.
     messages: u64,
     controls: usize,
-    pub(crate) piece: Option<Piece>,
+    piece: Option<Piece>,
 }
 
 impl Outbound {
@@ -151,6 +200,31 @@ impl Outbound {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.chunks.is_empty() && self.piece.is_none()
+    }
+
+    /// Whether a piece is on its way.
+    pub(crate) fn has_piece(&self) -> bool {
+        self.piece.is_some()
+    }
+
+    /// Whether a piece can be begun: what waits is nothing, or, where it may leave with the piece, short.
+    pub(crate) fn takes_piece(&self, with_frames: bool) -> bool {
+        let is_short = |chunk: &Chunk| matches!(chunk, Chunk::Bytes(it) if it.len() <= COPY_MAX);
+        self.piece.is_none()
+            && (self.chunks.is_empty()
+                || with_frames && self.chunks.len() == 1 && is_short(&self.chunks[0]))
+    }
+
+    /// Begins a piece, behind the frames that wait, which [leave with it](Outbound::takes_piece).
+    pub(crate) fn begin_piece(&mut self, mut piece: Piece) {
+        piece.before.reserve_exact(HEADER);
+        if let Some(Chunk::Bytes(mut bytes)) = self.chunks.pop_front() {
+            piece.before.extend_from_slice(&bytes[self.front..]);
+            bytes.clear();
+            (self.front, self.spare) = (0, bytes);
+        }
+        piece.before.extend_from_slice(&piece.header.encode());
+        self.piece = Some(piece);
     }
 
     /// Whether frames wait, besides a piece.
@@ -192,7 +266,7 @@ impl Outbound {
     #[inline]
     pub(crate) fn message(&mut self, header: Header, peer: Peer, sending: Sending) {
         let Sending { id, token, message, .. } = sending;
-        let is_control = header.kind == crate::frame::Kind::Control;
+        let is_control = header.kind == Kind::Control;
         let (start, len) = (self.queued, message.len());
         if len <= COPY_MAX {
             self.frame(header, message.as_slice());
@@ -284,15 +358,15 @@ impl Outbound {
         into.len() - start
     }
 
-    /// One system call with the rest of the piece.
+    /// One system call with the rest of the piece. How many bytes the socket took, and how many of them are frames'.
     ///
     /// # Errors
     /// What the system says.
     pub(crate) fn write_piece(
         &mut self,
         socket: &mut (impl Write + std::os::fd::AsFd),
-    ) -> io::Result<usize> {
-        let Some(piece) = &mut self.piece else { return Ok(0) };
+    ) -> io::Result<(usize, usize)> {
+        let Some(piece) = &mut self.piece else { return Ok((0, 0)) };
         let written = match piece.write_memory(socket.as_fd()) {
             Some(written) => written?,
             None => {
@@ -301,21 +375,26 @@ impl Outbound {
                 socket.write(&rest)?
             }
         };
+        let before = piece.frames_gone();
         piece.gone += written;
-        Ok(written)
+        let frames = piece.frames_gone() - before;
+        self.taken += frames as u64;
+        Ok((written, frames))
     }
 
-    /// The piece, when the socket has all of it.
-    pub(crate) fn finished_piece(&mut self) -> Option<Piece> {
-        self.piece.take_if(|piece| piece.left() == 0)
+    /// Lets go of the piece, when the socket has all of it.
+    pub(crate) fn finish_piece(&mut self) -> bool {
+        self.piece.take_if(|piece| piece.left() == 0).is_some()
     }
 
-    /// Copies the rest of the piece under way out of memory that its owner wants back.
-    pub(crate) fn detach(&mut self, peer: Peer, serial: u64) {
+    /// Copies the rest of the piece under way out of memory that its owner wants back: of this transfer of the peer's, or of any.
+    pub(crate) fn detach(&mut self, peer: Peer, serial: Option<u64>) {
         let Some(piece) = &mut self.piece else { return };
-        let (_, start) = piece.places();
+        let (_, start, _) = piece.places();
         let Source::Memory { entry, offset } = &piece.source else { return };
-        if piece.peer != peer || piece.header.word != serial {
+        let is_gone = start == piece.header.body();
+        let is_it = piece.peer == peer && serial.is_none_or(|serial| serial == piece.header.word);
+        if is_gone || !is_it {
             return;
         }
         let mut bytes = vec![0; piece.header.body() - start];
@@ -398,7 +477,7 @@ mod tests {
     use hg_na::Done;
 
     use super::*;
-    use crate::frame::{Kind, LinkId};
+    use crate::frame::LinkId;
 
     fn sending(serial: u64, len: usize) -> Sending {
         let id = OpId { scope: 0, serial };
@@ -433,5 +512,43 @@ mod tests {
         outbound.fail(peer, &GoneReason::Exited, &mut done);
         let expected = [None, Some(Reached::Unknown), Some(Reached::Unknown), Some(Reached::Never)];
         assert_eq!(reached(&done), (1..).zip(expected).collect::<Vec<_>>());
+    }
+
+    fn header(kind: Kind, word: u64, len: usize) -> Header {
+        let link = LinkId { side: 0, epoch: 0 };
+        Header { kind, len: u32::try_from(len).unwrap(), link, word }
+    }
+
+    #[test]
+    fn what_waits_leaves_before_a_piece_and_a_gets_last_word_behind_it_however_they_are_cut() {
+        let peer = Peer::new(1, 0);
+        for (is_stale, cut) in
+            [1, 3, 7, 40, 1000].iter().flat_map(|cut| [(false, *cut), (true, *cut)])
+        {
+            let mut outbound = Outbound::default();
+            outbound.frame(header(Kind::Unexpected, 1, 5), b"first");
+            assert!(outbound.takes_piece(true) && !outbound.takes_piece(false));
+            let bytes = vec![7; 100];
+            let source = if is_stale { Source::Zeros } else { Source::Bytes { bytes, start: 0 } };
+            outbound.begin_piece(Piece::new(header(Kind::GetData, 9, 100), peer, source, true));
+            outbound.frame(header(Kind::Unexpected, 2, 4), b"last");
+            let mut stream = Vec::new();
+            while outbound.gather(cut, &mut stream) > 0 {
+                outbound.finish_piece();
+            }
+            let verdict = if is_stale { Verdict::Stale } else { Verdict::Ok }.encode();
+            let body = [if is_stale { 0 } else { 7 }; 100];
+            let parts: [&[u8]; 8] = [
+                &header(Kind::Unexpected, 1, 5).encode(),
+                b"first",
+                &header(Kind::GetData, 9, 100).encode(),
+                &body,
+                &header(Kind::End, 9, VERDICT_LEN).encode(),
+                &verdict,
+                &header(Kind::Unexpected, 2, 4).encode(),
+                b"last",
+            ];
+            assert_eq!(stream, parts.concat(), "cut by {cut}");
+        }
     }
 }

@@ -130,9 +130,7 @@ impl TcpContext {
     pub(crate) fn close_link(&mut self, wire: &mut Wire, side: usize, why: &GoneReason) {
         let Some(peer) = wire.slots[side].peer.take() else { return };
         wire.outbound.abandon(peer, why, &mut self.finished);
-        if let Some(serial) = wire.outbound.piece.as_ref().map(|piece| piece.header.word) {
-            wire.outbound.detach(peer, serial);
-        }
+        wire.outbound.detach(peer, None);
         self.end_link(peer, why, None);
     }
 }

@@ -17,8 +17,8 @@ use crate::{
 };
 use hg_na_parts::{limits::unreachable, regions::SEGMENTS_MAX};
 
-/// What is read behind a gap: the next header, and a little.
-const TAIL: usize = 4096;
+/// What is read behind a gap, or where data is on its way: a transfer of 4 KiB with its frames.
+const TAIL: usize = 4096 + 256;
 
 /// How many bytes were asked for; how many came, in all and into the common buffer.
 type Came = (usize, io::Result<(usize, usize)>);

@@ -32,7 +32,7 @@ pub(crate) fn expects_data(link: &Link) -> bool {
 /// A put or get of this side's was given up.
 pub(crate) fn cancelled(peer: Peer, serial: u64, is_told: bool, (wire, side): (&mut Wire, usize)) {
     // Its memory goes back, so what is on its way from there is copied: also the last piece.
-    wire.outbound.detach(peer, serial);
+    wire.outbound.detach(peer, Some(serial));
     if is_told {
         wire.send(Kind::Cancel, side, serial, &[]);
     }
@@ -48,7 +48,7 @@ pub(crate) fn ended(
     let verdict = Verdict::decode(body).ok_or("a verdict that makes no sense")?;
     let ended = link.initiator.ended(serial, verdict)?;
     if ended.completion.is_some() {
-        wire.outbound.detach(link.peer, serial);
+        wire.outbound.detach(link.peer, Some(serial));
     }
     if ended.is_cut {
         wire.send(Kind::Cancel, side, serial, &[]);
@@ -137,7 +137,7 @@ pub(crate) fn next_piece(links: &mut Links, wire: &mut Wire) -> Option<Piece> {
             let len = u32::try_from(len).expect("PIECE_MAX fits");
             let header = Header { len, kind, link: wire.link_id(side), word: serial };
             let source = Source::Memory { entry, offset };
-            return Some(Piece { header, peer: link.peer, source, is_last, gone: 0 });
+            return Some(Piece::new(header, link.peer, source, is_last));
         }
     }
     None

@@ -15,7 +15,6 @@ use std::{
 };
 
 use hg_na::{Completion, Peer};
-use hg_na_link::{VERDICT_LEN, Verdict};
 use hg_na_memory::NotInherited;
 use hg_na_parts::key::{Exchange, RECORD_MAX, Seal};
 use mio::{Interest, Registry, Token, net::TcpStream};
@@ -28,7 +27,7 @@ use crate::{
     greeting::{Greeting, Incarnation, Nonce},
     inbound::Inbound,
     kernel::{answers, repeat_within, unsent_at_most},
-    outbound::{Outbound, Piece, Source},
+    outbound::{Outbound, Piece},
 };
 
 /// Bytes that one flush writes before others have their turn.
@@ -339,8 +338,10 @@ impl Wire {
             if self.is_broken() {
                 return Flush::Broken;
             }
-            if self.outbound.is_empty() && self.sealed_left() == 0 {
-                self.outbound.piece = next_piece(self);
+            if self.sealed_left() == 0 && self.outbound.takes_piece(self.sealing.is_none()) {
+                if let Some(piece) = next_piece(self) {
+                    self.outbound.begin_piece(piece);
+                }
                 // Looking for one may have queued a verdict.
                 if self.outbound.is_empty() {
                     self.shrink();
@@ -373,8 +374,10 @@ impl Wire {
         self.writes += 1;
         let written = if self.sealing.is_some() {
             self.write_sealed(done)?
-        } else if self.outbound.piece.is_some() {
-            self.outbound.write_piece(&mut Socket(&self.stream))?
+        } else if self.outbound.has_piece() {
+            let (written, frames) = self.outbound.write_piece(&mut Socket(&self.stream))?;
+            self.outbound.settle(frames, done);
+            written
         } else {
             let written = self.outbound.write_frames(&mut Socket(&self.stream))?;
             self.outbound.settle(written, done);
@@ -396,7 +399,7 @@ impl Wire {
             sealed.clear();
             while sealed.len() < SEALED_MAX {
                 plain.clear();
-                let is_piece = self.outbound.piece.is_some();
+                let is_piece = self.outbound.has_piece();
                 let len = self.outbound.gather(RECORD_MAX, plain);
                 if len == 0 {
                     break;
@@ -413,18 +416,10 @@ impl Wire {
         Ok(written)
     }
 
-    /// A get that was served whole ends with a verdict; the first word after its last byte.
+    /// Ends the piece that the socket has; the next one may be longer.
     fn end_piece(&mut self) {
-        let Some(piece) = self.outbound.finished_piece() else { return };
-        if !std::mem::take(&mut self.was_cut) {
+        if self.outbound.finish_piece() && !std::mem::take(&mut self.was_cut) {
             self.piece_len = (2 * self.piece_len).min(PIECE_MAX);
-        }
-        if piece.header.kind == Kind::GetData && piece.is_last {
-            let is_stale = matches!(piece.source, Source::Zeros);
-            let verdict = if is_stale { Verdict::Stale } else { Verdict::Ok };
-            let len = u32::try_from(VERDICT_LEN).expect("12");
-            let header = Header { kind: Kind::End, len, ..piece.header };
-            self.outbound.frame(header, &verdict.encode());
         }
     }
 
