@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::raw::ending;
 use crate::report::{self, Figure};
 use crate::{
-    bandwidth, faults, first, frozen, held, hung, idle, instructions, invoke, memory, rate,
+    bandwidth, faults, first, frozen, given, held, hung, idle, instructions, invoke, memory, rate,
     routing, shuffle, soak, sort, syscalls, table, visor, waits, ways,
 };
 
@@ -25,6 +25,9 @@ struct Arguments {
     /// One JSON object a line instead of a table.
     #[arg(long, global = true)]
     json: bool,
+    /// A setting of the transport, for each engine that is opened; as often as there are settings.
+    #[arg(long = "set", global = true, value_name = "NAME=VALUE", value_parser = given::parse)]
+    settings: Vec<(String, String)>,
     #[command(subcommand)]
     command: Command,
 }
@@ -154,6 +157,7 @@ pub(crate) fn run() -> Result<ExitCode, Error> {
     if arguments.command.measures() {
         ending::say_so()?;
     }
+    given::keep(arguments.settings.clone());
     measured(arguments).map(|()| ExitCode::SUCCESS)
 }
 

@@ -1,21 +1,25 @@
 //! `hg-perf idle`: processor time of engines that have a peer and nothing to do.
 //!
 //! `--after N` also looks at engines some seconds after N calls to a blocking handler: the threads that they have more than
-//! before, and how often these wake.
+//! before, and how often these wake. `--peers N` also drives a target with so many idle peers round by round, and tells the longest
+//! round of those in which the kernel has not taken the core away.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::unistd::Pid;
 
-use crate::error::Error;
+use crate::error::{Context, Error};
 use crate::measure::{Subject, Unit, Wait};
 use crate::pair::Cores;
 use crate::process::{cpu_time, threads_and_sleeps};
 use crate::product::crowd::Crowd;
-use crate::product::target::Target;
-use crate::product::{builder, call_once, nap};
+use crate::product::target::{Target, raise_descriptor_limit};
+use crate::product::{builder, call_once, echo, nap};
 use crate::report::{self, Figure};
+use crate::stats::Summary;
 
 /// `hg-perf idle`.
 #[derive(Debug, clap::Args)]
@@ -32,11 +36,17 @@ pub(crate) struct Arguments {
     /// How long after them, in seconds.
     #[arg(long, default_value_t = 15)]
     later: u64,
+    /// Drives a target with so many idle peers, and nothing else.
+    #[arg(long, conflicts_with = "after")]
+    peers: Option<usize>,
 }
 
 /// Measures and prints.
 pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let cores = Cores::choose()?;
+    if let Some(peers) = arguments.peers {
+        return report::print(json, &crowded(arguments, peers, cores)?);
+    }
     let mut figures = Vec::new();
     for wait in [Wait::Adaptive, Wait::Block] {
         let target = Target::start(&arguments.url, wait, cores)?;
@@ -107,6 +117,50 @@ fn after(arguments: &Arguments, calls: u32, cores: Cores) -> Result<Vec<Figure>,
         figures.push(figure("wakes_later", Unit::Wakes, wakes as f64 / seconds));
     }
     Ok(figures)
+}
+
+/// Rounds of a target with so many idle peers, for so many seconds.
+fn crowded(arguments: &Arguments, peers: usize, cores: Cores) -> Result<Vec<Figure>, Error> {
+    raise_descriptor_limit()?;
+    let url = &arguments.url;
+    let builder = builder(url, Wait::Spin).progress(hg::Progress::Own);
+    let engine = builder.listen(true).open(url)?;
+    engine.register(echo)?;
+    let target = Target::at(engine.address().to_string(), Wait::Block);
+    let is_there = AtomicBool::new(false);
+    // The crowd dies with the thread that has started it.
+    let crowd = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_there.load(Ordering::Acquire) {
+                engine.progress(Duration::ZERO);
+            }
+        });
+        let crowd = Crowd::start(url, &target, peers, cores);
+        is_there.store(true, Ordering::Release);
+        crowd
+    })?;
+    cores.pin_origin()?;
+    let (mut rounds, end) = (Vec::new(), Instant::now() + Duration::from_secs(arguments.seconds));
+    while Instant::now() < end {
+        let (before, start) = (switches()?, Instant::now());
+        engine.progress(Duration::ZERO);
+        let lasted = start.elapsed();
+        if switches()? == before {
+            rounds.push(lasted.as_secs_f64() * 1e6);
+        }
+    }
+    drop(crowd);
+    let peers = Some(peers as u64);
+    let subject = Subject::round_trip("round", 0, Wait::Spin);
+    let subject = Subject { url: Some(url.clone()), peers, size: None, inflight: None, ..subject };
+    let summary = Summary::of(&rounds, subject.unit.better());
+    Ok(summary.map(|summary| Figure::new(subject, summary)).into_iter().collect())
+}
+
+/// How often the kernel has given this thread's core to somebody else.
+fn switches() -> Result<i64, Error> {
+    let used = getrusage(UsageWho::RUSAGE_THREAD).context("getrusage")?;
+    Ok(used.involuntary_context_switches())
 }
 
 /// How long each of many calls blocks a thread of the target's.

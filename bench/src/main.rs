@@ -29,6 +29,7 @@ mod error;
 mod faults;
 mod first;
 mod frozen;
+mod given;
 mod held;
 mod hung;
 mod idle;

@@ -28,6 +28,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::{Pid, getppid};
 
 use crate::error::{Context, Error};
+use crate::given;
 use crate::raw::descriptors;
 
 /// A second process of this program, waiting for commands. Dropping it ends it.
@@ -66,6 +67,9 @@ impl Peer {
         command.args(arguments).args(["--parent", &std::process::id().to_string()]);
         if let Some(core) = core {
             command.args(["--core", &core.to_string()]);
+        }
+        for (name, value) in given::settings() {
+            command.args(["--set", &format!("{name}={value}")]);
         }
         if let Some(daemon) = daemon {
             command.env("HG_VISOR", daemon);

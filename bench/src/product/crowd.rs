@@ -6,7 +6,7 @@ use crate::pair::{self, Cores, Peer};
 use crate::product::target::{Target, raise_descriptor_limit};
 use crate::product::{builder, call_once};
 
-/// Live idle peers, spread over processes of up to [`CONTEXTS`] contexts each.
+/// Live idle peers, spread over [`PROCESSES`] processes, of at least [`CONTEXTS`] contexts each.
 #[derive(Debug)]
 pub(crate) struct Crowd {
     processes: Vec<Peer>,
@@ -22,8 +22,9 @@ impl Crowd {
     ) -> Result<Crowd, Error> {
         let mut processes = Vec::new();
         let mut left = peers;
+        let each = peers.div_ceil(PROCESSES).max(CONTEXTS);
         while left > 0 {
-            let contexts = left.min(CONTEXTS);
+            let contexts = left.min(each);
             processes.push(Crowd::process(url, target, contexts, cores, false)?);
             left -= contexts;
         }
@@ -84,18 +85,25 @@ pub(crate) fn serve(arguments: &Arguments) -> Result<(), Error> {
     let mut control = pair::become_peer(arguments.parent, arguments.core)?;
     raise_descriptor_limit()?;
     let progress = if arguments.thread { hg::Progress::Background } else { hg::Progress::Own };
-    let engine = builder(&arguments.url, arguments.wait)
-        .progress(progress)
-        .contexts(arguments.contexts)
-        .open(&arguments.url)?;
-    for index in 0..arguments.contexts {
-        let context = engine.context(index).expect("as many contexts as were asked for");
-        call_once(&context, &context.lookup(&arguments.to)?, index as u64)?;
+    let mut engines = Vec::new();
+    for first in (0..arguments.contexts).step_by(ENGINE) {
+        let contexts = ENGINE.min(arguments.contexts - first);
+        let builder = builder(&arguments.url, arguments.wait).progress(progress);
+        let engine = builder.contexts(contexts).open(&arguments.url)?;
+        for index in 0..contexts {
+            let context = engine.context(index).expect("as many contexts as were asked for");
+            call_once(&context, &context.lookup(&arguments.to)?, index as u64)?;
+        }
+        engines.push(engine);
     }
     control.send(1)?;
     while control.next()?.is_some() {}
     Ok(())
 }
 
-/// Contexts of one process: 20 processes make a thousand peers.
+/// Processes of a large crowd.
+const PROCESSES: usize = 20;
+/// Contexts of one process of a small one.
 const CONTEXTS: usize = 50;
+/// Contexts of one engine.
+const ENGINE: usize = 200;

@@ -23,6 +23,7 @@ pub(crate) mod target;
 pub(crate) mod transfer;
 
 use crate::error::Error;
+use crate::given;
 use crate::limits::beside::Way;
 use crate::measure::Wait;
 
@@ -95,7 +96,8 @@ pub(crate) fn builder(url: &str, wait: Wait) -> hg::Builder {
         Wait::Adaptive => hg::Wait::default(),
         Wait::Block => hg::Wait::Block,
     });
-    direct(url).iter().fold(builder, |builder, (name, value)| builder.setting(name, value))
+    let builder = direct(url).iter().fold(builder, |it, (name, value)| it.setting(name, value));
+    given::settings().iter().fold(builder, |it, (name, value)| it.setting(name, value))
 }
 
 /// The setting without which an engine at this URL would choose a way.
