@@ -18,7 +18,8 @@ impl RouteDomain {
     fn beside(&self, id: u8, network: Arc<dyn Waiter>) -> Result<Opened, Error> {
         let sleep = self.0.caps.sleep;
         if sleep == Sleep::Descriptor
-            && let Some(guest) = supported(network.host())? {
+            && let Some(guest) = supported(network.host())?
+        {
             let harvest = guest.harvest.clone();
             if let Some(local) = supported(self.0.local.context_in(id, guest))? {
                 let waiter = RouteWaiter::shared(local.waiter(), harvest);
