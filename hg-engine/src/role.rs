@@ -191,25 +191,17 @@ impl Port {
             self.pass_room_on(state);
             return;
         }
-        match state.take_work(self.shared.platform.as_ref(), true) {
-            Some(work) => self.drive_to_outcome(Role::new(self, work), state, id, outcome),
-            None => drop(state),
+        let mut look = OutcomeOf { id, outcome, waits: true };
+        let is_over = match state.take_work(self.shared.platform.as_ref(), true) {
+            Some(work) => self.drive(&mut Role::new(self, work), state, &mut look).is_some(),
+            None => {
+                drop(state);
+                false
+            }
+        };
+        if !is_over {
+            self.follow(look.id, look.outcome);
         }
-        if outcome.is_none() {
-            self.follow(id, outcome);
-        }
-    }
-
-    /// Makes progress until the call has settled, or the role is to be given up. Gives it up.
-    #[inline]
-    fn drive_to_outcome<'p>(
-        self: &'p Arc<Self>,
-        mut role: Role<'p>,
-        state: MutexGuard<'p, State>,
-        id: OperationId,
-        outcome: &mut Option<Outcome>,
-    ) {
-        self.drive(&mut role, state, &mut OutcomeOf { id, outcome, waits: true });
     }
 
     #[cold]
@@ -227,8 +219,9 @@ impl Port {
                 return self.leave_line(state, &me);
             }
             if let Some(work) = state.take_work(platform, true) {
-                self.drive_to_outcome(Role::new(self, work), state, id, outcome); // F2
-                if outcome.is_some() || self.closing.load(Ordering::Relaxed) {
+                let look = &mut OutcomeOf { id, outcome, waits: true };
+                let found = self.drive(&mut Role::new(self, work), state, look); // F2
+                if found.is_some() || self.closing.load(Ordering::Relaxed) {
                     return;
                 }
                 continue;
