@@ -33,4 +33,4 @@ pub use common::{Bounds, Common};
 pub use connection::{Connection, Phase};
 pub use context::{FramedContext, Link, Transport, Unmet};
 pub use lifeline::{Lifeline, Listener, Place};
-pub use waiter::{FramesWaiter, Relay};
+pub use waiter::FramesWaiter;

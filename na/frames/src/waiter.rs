@@ -10,7 +10,7 @@ use std::{
     fmt,
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -46,27 +46,6 @@ pub const DEVICE: u64 = WAKE - 3;
 const JOINED: u64 = WAKE - 16;
 const JOINED_MAX: usize = 8;
 
-/// Descriptors that contexts of several threads wait on, where one of those is woken for all.
-///
-/// # Protocol
-/// The kernel wakes one of the threads that wait on such a descriptor (`EPOLLEXCLUSIVE`), and he [relays](Relay::relay) before his wait returns: whatever
-/// he does next, each of the others has been told of what is his, and the next event wakes one of them. Who waits elsewhere than in
-/// [`FramesWaiter::wait`], on the descriptor of the set ([`Waiter::fd`]) or as its host's guest ([`Waiter::host`]), may do something else first:
-/// his set is told of every event.
-pub trait Relay: Send + Sync {
-    /// The descriptors, as long as they are open.
-    ///
-    /// # Errors
-    /// Those of `with`.
-    fn each_fd(
-        &self,
-        with: &mut dyn FnMut(BorrowedFd<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error>;
-
-    /// Takes what has come, for all, and sees to it that the next event wakes one of those who still wait. Never blocks.
-    fn relay(&self);
-}
-
 /// A context's wait set.
 pub struct FramesWaiter {
     epoll: Epoll,
@@ -76,16 +55,6 @@ pub struct FramesWaiter {
     /// Where that is not all there is to wait for.
     steps: Option<Steps>,
     joined: std::sync::Mutex<Vec<Arc<AtomicBool>>>,
-    relay: OnceLock<Box<dyn Relay>>,
-    /// Its set is told of every event of the descriptors that are shared.
-    is_alone: AtomicBool,
-}
-
-/// What the kernel had.
-struct Collected {
-    is_woken: bool,
-    /// Something of the transport's, or more than was taken.
-    is_transport: bool,
 }
 
 impl FramesWaiter {
@@ -104,36 +73,10 @@ impl FramesWaiter {
         let waker = EventFd::from_value_and_flags(0, flags).map_err(os("eventfd"))?;
         let steps = (!sleeps).then(Steps::default);
         let (harvest, joined) = (Harvest::new(), std::sync::Mutex::default());
-        let (relay, is_alone) = (OnceLock::new(), AtomicBool::new(false));
-        let this = Self { epoll, waker, harvest, guard, steps, joined, relay, is_alone };
+        let this = Self { epoll, waker, harvest, guard, steps, joined };
         this.add(this.waker.as_fd(), WAKE, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)?;
         transport.iter().try_for_each(|fd| this.add(*fd, TRANSPORT, EpollFlags::EPOLLIN))?;
         Ok(this)
-    }
-
-    /// Waits on descriptors that others wait on, too, one of whom is woken for all.
-    ///
-    /// # Errors
-    /// [`Error::Os`].
-    pub fn share(&self, relay: Box<dyn Relay>) -> Result<(), Error> {
-        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLEXCLUSIVE;
-        relay.each_fd(&mut |fd| self.add(fd, TRANSPORT, flags))?;
-        let _there_is_one = self.relay.set(relay);
-        Ok(())
-    }
-
-    /// From now on its set is told of every event: who waits on it may not relay at once.
-    fn wait_alone(&self) {
-        // Relaxed: once is enough, and twice does no harm.
-        if let Some(relay) = self.relay.get()
-            && !self.is_alone.swap(true, Ordering::Relaxed)
-        {
-            let watched = relay.each_fd(&mut |fd| {
-                self.remove(fd);
-                self.add(fd, TRANSPORT, EpollFlags::EPOLLIN)
-            });
-            debug_assert!(watched.is_ok(), "what was watched is watched otherwise");
-        }
     }
 
     /// Watches a descriptor; closing it ends that.
@@ -184,19 +127,17 @@ impl FramesWaiter {
         Some(step)
     }
 
-    /// Takes events out of the kernel: hands this context's to `own`, but for the transport's; keeps a guest's.
+    /// Takes events out of the kernel: hands this context's to `own`, but for the transport's; keeps a guest's. Says whether a wake was among them.
     fn collect(
         &self,
         timeout: EpollTimeout,
         mut own: impl FnMut(u64, EpollFlags),
-    ) -> Result<Collected, Error> {
+    ) -> Result<bool, Error> {
         let mut events = [EpollEvent::empty(); EVENTS];
         let count = match self.epoll.wait(&mut events, timeout) {
             Err(Errno::EINTR) => 0,
             other => other.map_err(os("epoll_wait"))?,
         };
-        let is_transport =
-            count == EVENTS || events[..count].iter().any(|event| event.data() == TRANSPORT);
         let shared = events[..count].iter().filter(|event| {
             let name = event.data();
             let is_shared = name == WAKE || name & Harvest::GUEST != 0;
@@ -205,7 +146,7 @@ impl FramesWaiter {
             }
             is_shared
         });
-        Ok(Collected { is_woken: self.harvest.keep(shared.map(told)), is_transport })
+        Ok(self.harvest.keep(shared.map(told)))
     }
 
     /// One of this context's own events.
@@ -230,8 +171,7 @@ impl FramesWaiter {
     pub fn ask(&self, told: &mut Vec<(u64, EpollFlags)>) -> Result<(), Error> {
         // What a guest has taken is told again, as long as it is so.
         self.harvest.take(&mut Vec::new());
-        let collected = self.collect(EpollTimeout::ZERO, |name, flags| told.push((name, flags)))?;
-        if collected.is_woken {
+        if self.collect(EpollTimeout::ZERO, |name, flags| told.push((name, flags)))? {
             self.harvest.leave_wake();
         }
         Ok(())
@@ -249,7 +189,6 @@ impl FramesWaiter {
 
 impl Waiter for FramesWaiter {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.wait_alone();
         self.steps.is_none().then(|| self.epoll.0.as_fd())
     }
 
@@ -269,13 +208,7 @@ impl Waiter for FramesWaiter {
                     .unwrap_or(EpollTimeout::NONE)
             }
         };
-        let collected = self.collect(timeout, |_, _| {})?;
-        if collected.is_transport
-            && let Some(relay) = self.relay.get()
-        {
-            relay.relay();
-        }
-        Ok(())
+        self.collect(timeout, |_, _| {}).map(drop)
     }
 
     fn wake(&self) {
@@ -286,7 +219,6 @@ impl Waiter for FramesWaiter {
     }
 
     fn host(&self) -> Result<Guest, Error> {
-        self.wait_alone();
         let set = self.epoll.0.as_fd().try_clone_to_owned();
         self.harvest.guest(set.map_err(|error| limits::os_error("dup", error))?)
     }

@@ -23,11 +23,6 @@ impl Bell {
         self.0.swap(true, Ordering::AcqRel); // W1
     }
 
-    /// Whether somebody waits, or is about to; who begins to meanwhile looks for himself.
-    pub(crate) fn is_asked(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-
     /// It is so now. `true`: whoever waits is to be told.
     pub(crate) fn answers(&self) -> bool {
         self.0.swap(false, Ordering::AcqRel) // D2

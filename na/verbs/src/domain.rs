@@ -15,7 +15,6 @@ use crate::{
     address::Asked,
     card::{Desk, Device, Hub, Wanted},
     health::Health,
-    relay::Relayed,
     settings::{DEVICE as DEVICES, Settings},
     shared::{Parts, Port, Shared},
     transport::{Verbs, VerbsContext},
@@ -140,12 +139,12 @@ impl Domain for VerbsDomain {
             kept.map_or_else(|| self.parts(id), Ok)?.into_iter().unzip();
         let places: Vec<_> = listeners.iter().map(bound).collect::<Result<_, _>>()?;
         let address = shared.address(&places)?;
-        let waiter = Arc::new(FramesWaiter::new(Arc::clone(&shared.common.guard), &[], true)?);
+        let fds: Vec<_> = hubs.iter().map(|hub| hub.fd()).collect();
+        let waiter = Arc::new(FramesWaiter::new(Arc::clone(&shared.common.guard), &fds, true)?);
         for port in shared.ports.iter().filter(|port| !port.health().is_gone()) {
             waiter.add(port.device.event_fd(), DEVICE, EpollFlags::EPOLLIN)?;
         }
-        let desk = Arc::new(Desk::new(Arc::clone(&waiter) as Arc<dyn Waiter>));
-        waiter.share(Box::new(Relayed::new(&hubs, &desk)))?;
+        let desk = Desk::new(Arc::clone(&waiter) as Arc<dyn Waiter>);
         let transport = Verbs::new(Arc::clone(shared), (hubs, desk), Arc::clone(&waiter));
         let common = Arc::clone(&shared.common);
         let context = VerbsContext::new(common, (id, address), (transport, waiter), listeners)?;

@@ -52,7 +52,6 @@ mod domain;
 mod fuzzing;
 mod health;
 mod plugin;
-mod relay;
 mod settings;
 mod shared;
 mod sharing;

@@ -88,10 +88,10 @@ pub(crate) struct Verbs {
 impl Verbs {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        (hubs, desk): (Vec<Arc<Hub>>, Arc<Desk>),
+        (hubs, desk): (Vec<Arc<Hub>>, Desk),
         waiter: Arc<FramesWaiter>,
     ) -> Self {
-        let (lent, events) = (Vec::new(), Vec::new());
+        let (desk, lent, events) = (Arc::new(desk), Vec::new(), Vec::new());
         hubs.iter().for_each(|hub| hub.enter(&desk));
         Self { shared, hubs, desk, waiter, lent, flush: Flush::default(), events }
     }
@@ -502,10 +502,9 @@ fn mark_pairs(context: &mut VerbsContext) {
     }
 }
 
-/// Whether all posts have ended that a flush waits for; if not, what ends the last of them is told, whoever sees it.
+/// Whether all posts have ended that a flush waits for.
 fn pairs_are_through(context: &mut VerbsContext) -> bool {
     let FramedContext { links, transport, .. } = context;
-    transport.desk.room.asks();
     let mut are_through = true;
     for link in links.iter() {
         let Route { port, way: Some(way), flush_to: Some(last), .. } = &link.way.own.route else {

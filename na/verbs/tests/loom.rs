@@ -1,5 +1,5 @@
 //! Threads that post to one queue pair, searched exhaustively: each post is taken once, in its thread's order, by one thread at a time; a frame is free
-//! once when the flush number has passed its post, and a thread that waits for room is told; whoever is woken for all leaves nobody asleep.
+//! once when the flush number has passed its post, and a thread that waits for room is told.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p hydrargyrum-na-verbs --test loom`.
 #![cfg(loom)]
@@ -19,7 +19,7 @@ use bell::Bell;
 use loom::{
     cell::UnsafeCell,
     sync::{
-        Arc, Condvar, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -172,134 +172,5 @@ fn a_thread_that_finds_no_room_is_told_when_the_flush_number_has_moved() {
         shared.poll();
         let found = waits.join().unwrap();
         assert!(found || shared.has_rung.load(Ordering::Relaxed), "it would wait for ever");
-    });
-}
-
-/// Who sleeps, and on what: a channel of which the kernel wakes one, and a wake-up of each one's own.
-#[derive(Default)]
-struct Kernel {
-    /// Of the channel.
-    is_readable: bool,
-    /// Waits for the channel and for its own wake-up, and nobody has woken it.
-    is_blocked: [bool; THREADS],
-    is_woken: [bool; THREADS],
-}
-
-/// A completion queue that is armed for one event, and the inboxes of two contexts.
-struct Queue {
-    is_armed: bool,
-    completions: VecDeque<usize>,
-    inboxes: [usize; THREADS],
-}
-
-struct Sleepers {
-    kernel: Mutex<Kernel>,
-    woken: Condvar,
-    queue: Mutex<Queue>,
-    sleep: [Bell; THREADS],
-}
-
-impl Sleepers {
-    /// A completion, for one of them.
-    fn completes(&self, who: usize) {
-        let mut queue = self.queue.lock().unwrap();
-        queue.completions.push_back(who);
-        if std::mem::take(&mut queue.is_armed) {
-            let mut kernel = self.kernel.lock().unwrap();
-            kernel.is_readable = true;
-            // Whichever of them: the first that is blocked.
-            if let Some(one) = (0..THREADS).find(|one| kernel.is_blocked[*one]) {
-                kernel.is_blocked[one] = false;
-                self.woken.notify_all();
-            }
-        }
-    }
-
-    fn arm(&self, queue: &mut Queue) {
-        self.kernel.lock().unwrap().is_readable = false;
-        queue.is_armed = true;
-    }
-
-    /// Everything that has come, each to its own.
-    fn poll(&self, queue: &mut Queue, own: usize) {
-        while let Some(who) = queue.completions.pop_front() {
-            queue.inboxes[who] += 1;
-            if who != own && self.sleep[who].answers() {
-                let mut kernel = self.kernel.lock().unwrap();
-                kernel.is_woken[who] = true;
-                kernel.is_blocked[who] = false;
-                self.woken.notify_all();
-            }
-        }
-    }
-
-    /// Sleeps until its message is there.
-    fn sleeps(&self, own: usize) {
-        loop {
-            self.sleep[own].asks();
-            let mut queue = self.queue.lock().unwrap();
-            self.arm(&mut queue);
-            self.poll(&mut queue, own);
-            if queue.inboxes[own] > 0 {
-                return;
-            }
-            drop(queue);
-            let is_channel = self.waits(own);
-            if is_channel {
-                let mut queue = self.queue.lock().unwrap();
-                if self.sleep[1 - own].is_asked() {
-                    self.arm(&mut queue);
-                    self.poll(&mut queue, own);
-                }
-            }
-            // What it does next is its own affair: the other one is not to depend on it.
-            let mut queue = self.queue.lock().unwrap();
-            if queue.inboxes[own] > 0 {
-                return;
-            }
-            self.poll(&mut queue, own);
-            if queue.inboxes[own] > 0 {
-                return;
-            }
-        }
-    }
-
-    /// `true`: the channel has ended it.
-    fn waits(&self, own: usize) -> bool {
-        let mut kernel = self.kernel.lock().unwrap();
-        if kernel.is_readable {
-            return true;
-        }
-        kernel.is_blocked[own] = true;
-        while kernel.is_blocked[own] && !kernel.is_woken[own] {
-            kernel = self.woken.wait(kernel).unwrap();
-        }
-        kernel.is_blocked[own] = false;
-        !std::mem::take(&mut kernel.is_woken[own])
-    }
-}
-
-#[test]
-fn whoever_is_woken_for_all_leaves_nobody_asleep_whose_message_has_come() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
-        let queue = Queue { is_armed: false, completions: VecDeque::new(), inboxes: [0; THREADS] };
-        let all = Arc::new(Sleepers {
-            kernel: Mutex::new(Kernel::default()),
-            woken: Condvar::new(),
-            queue: Mutex::new(queue),
-            sleep: std::array::from_fn(|_| Bell::default()),
-        });
-        let sleepers: Vec<_> = (0..THREADS)
-            .map(|own| {
-                let all = Arc::clone(&all);
-                thread::spawn(move || all.sleeps(own))
-            })
-            .collect();
-        // For the second one first, although the first may be woken.
-        all.completes(1);
-        all.completes(0);
-        sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
     });
 }

@@ -59,7 +59,7 @@ pub(crate) struct Desk {
     /// How often the inbox was emptied.
     emptied: AtomicU64,
     sleep: Bell,
-    pub(crate) room: Bell,
+    pub(super) room: Bell,
     waiter: Arc<dyn Waiter>,
 }
 
@@ -73,21 +73,6 @@ impl Desk {
     /// Another thread has something for it.
     pub(super) fn put(&self, event: Event) {
         self.inbox.push(event);
-        self.wakes();
-    }
-
-    /// The thread that waits for its context has something for it, and is awake.
-    pub(super) fn keep(&self, event: Event) {
-        self.inbox.push(event);
-    }
-
-    /// Whether it sleeps, or is about to.
-    pub(super) fn is_asleep(&self) -> bool {
-        self.sleep.is_asked()
-    }
-
-    /// Wakes it, if it sleeps.
-    pub(super) fn wakes(&self) {
         if self.sleep.answers() {
             self.waiter.wake();
         }

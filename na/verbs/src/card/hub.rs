@@ -41,9 +41,6 @@ pub(crate) struct Way {
 /// Something to be posted to the pair of this number.
 type Submission = (u32, Post);
 
-/// Looks at the card in one [`Hub::relay`].
-const RELAYED: usize = 64;
-
 /// An endpoint that threads share.
 pub(crate) struct Hub {
     device: Arc<Device>,
@@ -341,30 +338,6 @@ impl Hub {
         drop(endpoint);
         desk.take(events);
         Ok(found || !events.is_empty())
-    }
-
-    /// Of a thread that the card has woken for all who wait: takes what has come for each. Nobody but this one was woken, so he makes the next
-    /// completion wake one of the others, if any of them sleeps. `tests/loom.rs` has the model.
-    pub(crate) fn relay(&self, desk: &Arc<Desk>) {
-        let mut endpoint = self.endpoint();
-        let others = |endpoint: &Endpoint| {
-            endpoint.desks.iter().any(|it| !Arc::ptr_eq(it, desk) && it.is_asleep())
-        };
-        if !others(&endpoint) {
-            return;
-        }
-        if let Err(fault) = endpoint.arm() {
-            tracing::debug!(%fault, "a completion queue is not armed");
-        }
-        let mut events = Vec::new();
-        for _ in 0..RELAYED {
-            if !endpoint.poll(desk, &mut events) {
-                return;
-            }
-            events.drain(..).for_each(|event| desk.keep(event));
-        }
-        // There is more than one thread is to do for the others.
-        endpoint.desks.iter().for_each(|it| it.wakes());
     }
 
     /// When a queue pair is given up.

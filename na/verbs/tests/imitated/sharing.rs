@@ -4,11 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-use std::{
-    sync::{Arc, mpsc},
-    thread,
-    time::Instant,
-};
+use std::{sync::Arc, thread, time::Instant};
 
 use hg_na::{Address, Completion, Context, Domain, Message, Op, OpenOptions, Peer, Plugin as _};
 use hg_na_verbs::VerbsPlugin;
@@ -183,55 +179,4 @@ fn contexts_of_two_processes_share_a_queue_pair_and_nothing_else() {
     who_does_not_look_holds_up_no_other();
     threads_post_to_one_pair();
     assert_eq!(left(CARD), (0, 0));
-}
-
-/// A context that sleeps whenever it may, until it is told to stop: how often its sleep has ended.
-fn sleeper(mut context: Box<dyn Context>, heard: mpsc::Sender<u32>) -> usize {
-    let (waiter, mut ended) = (context.waiter(), 0);
-    loop {
-        let mut came = Vec::new();
-        step(&mut *context, &mut came);
-        for (_, number) in came {
-            if number == STOP {
-                return ended;
-            }
-            heard.send(number).unwrap();
-        }
-        if context.may_sleep() {
-            waiter.wait(None).unwrap();
-            ended += 1;
-        }
-    }
-}
-
-const STOP: u32 = u32::MAX;
-
-#[test]
-fn a_message_ends_the_sleep_of_the_one_that_it_is_for_and_of_one_other_at_most() {
-    const SLEEPERS: u8 = 8;
-    const MESSAGES: u32 = 100;
-    let _watchdog = watchdog::Watchdog::start();
-    let ((_near, mut near), (_far, mut far)) = (open("shared", 1), open("shared", SLEEPERS));
-    let peers = cross(&mut near, &mut far).remove(0);
-    let near = &mut *near[0];
-    let (told, heard) = mpsc::channel();
-    let threads: Vec<_> = far
-        .into_iter()
-        .map(|context| {
-            let told = told.clone();
-            thread::spawn(move || sleeper(context, told))
-        })
-        .collect();
-    for number in 0..MESSAGES {
-        send(near, peers[0], (0, number));
-        // Credits come back.
-        step(near, &mut Vec::new());
-        assert_eq!(heard.recv().unwrap(), number);
-    }
-    peers.iter().for_each(|peer| send(near, *peer, (0, STOP)));
-    let ended: Vec<usize> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-    let others: usize = ended[1..].iter().sum();
-    // Beginnings, ends and completions of what is sent back are some more.
-    let most = usize::try_from(MESSAGES).unwrap() + 16 * usize::from(SLEEPERS);
-    assert!(others <= most, "{ended:?}");
 }
