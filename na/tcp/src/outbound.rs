@@ -341,13 +341,14 @@ impl Outbound {
         Ok(written)
     }
 
-    /// Copies up to `max` bytes out, of frames or of the piece that is under way, to be sealed.
-    pub(crate) fn gather(&mut self, max: usize, into: &mut Vec<u8>) -> usize {
+    /// Copies up to `max` bytes out, of frames or of the piece that is under way, to be sealed. How many, and how many of them are
+    /// frames'.
+    pub(crate) fn gather(&mut self, max: usize, into: &mut Vec<u8>) -> (usize, usize) {
         let start = into.len();
         if let Some(piece) = &mut self.piece {
             piece.copy(max, into);
-            piece.gone += into.len() - start;
-            return into.len() - start;
+            let len = into.len() - start;
+            return (len, self.piece_gone(len));
         }
         while !self.chunks.is_empty() && into.len() - start < max {
             let rest = self.rest(0);
@@ -355,7 +356,18 @@ impl Outbound {
             into.extend_from_slice(&rest[..len]);
             self.consume(len);
         }
-        into.len() - start
+        let len = into.len() - start;
+        (len, len)
+    }
+
+    /// So many bytes of the piece were taken; gives how many of them are frames'.
+    fn piece_gone(&mut self, len: usize) -> usize {
+        let Some(piece) = &mut self.piece else { return 0 };
+        let before = piece.frames_gone();
+        piece.gone += len;
+        let frames = piece.frames_gone() - before;
+        self.taken += frames as u64;
+        frames
     }
 
     /// One system call with the rest of the piece. How many bytes the socket took, and how many of them are frames'.
@@ -375,11 +387,7 @@ impl Outbound {
                 socket.write(&rest)?
             }
         };
-        let before = piece.frames_gone();
-        piece.gone += written;
-        let frames = piece.frames_gone() - before;
-        self.taken += frames as u64;
-        Ok((written, frames))
+        Ok((written, self.piece_gone(written)))
     }
 
     /// Lets go of the piece, when the socket has all of it.
@@ -505,7 +513,7 @@ mod tests {
         }
         // The first one is with the socket; of the third one a byte is in a record.
         let mut plain = Vec::new();
-        let first = outbound.gather(HEADER + 100, &mut plain);
+        let (first, _) = outbound.gather(HEADER + 100, &mut plain);
         let mut done = Vec::new();
         outbound.settle(first, &mut done);
         outbound.gather(2 * HEADER + 100 + 1, &mut plain);
@@ -532,10 +540,17 @@ mod tests {
             let source = if is_stale { Source::Zeros } else { Source::Bytes { bytes, start: 0 } };
             outbound.begin_piece(Piece::new(header(Kind::GetData, 9, 100), peer, source, true));
             outbound.frame(header(Kind::Unexpected, 2, 4), b"last");
-            let mut stream = Vec::new();
-            while outbound.gather(cut, &mut stream) > 0 {
+            let (mut stream, mut done) = (Vec::new(), Vec::new());
+            while let (1.., frames) = outbound.gather(cut, &mut stream) {
+                outbound.settle(frames, &mut done);
                 outbound.finish_piece();
             }
+            let (queued, written) = outbound.progress();
+            assert_eq!(
+                (written, outbound.taken),
+                (queued, queued),
+                "what went with a piece counts"
+            );
             let verdict = if is_stale { Verdict::Stale } else { Verdict::Ok }.encode();
             let body = [if is_stale { 0 } else { 7 }; 100];
             let parts: [&[u8]; 8] = [

@@ -399,12 +399,11 @@ impl Wire {
             sealed.clear();
             while sealed.len() < SEALED_MAX {
                 plain.clear();
-                let is_piece = self.outbound.has_piece();
-                let len = self.outbound.gather(RECORD_MAX, plain);
+                let (len, frames) = self.outbound.gather(RECORD_MAX, plain);
                 if len == 0 {
                     break;
                 }
-                *unsettled += if is_piece { 0 } else { len };
+                *unsettled += frames;
                 seal.seal(plain, sealed).map_err(io::Error::other)?;
             }
         }
