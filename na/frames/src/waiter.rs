@@ -164,17 +164,18 @@ impl FramesWaiter {
         self.harvest.has_any()
     }
 
-    /// Which descriptors have something now. The transport's and the waker's are left out.
+    /// Which descriptors have something now. The transport's and the waker's are left out. Says whether a wake was among it.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub fn ask(&self, told: &mut Vec<(u64, EpollFlags)>) -> Result<(), Error> {
+    pub fn ask(&self, told: &mut Vec<(u64, EpollFlags)>) -> Result<bool, Error> {
         // What a guest has taken is told again, as long as it is so.
         self.harvest.take(&mut Vec::new());
-        if self.collect(EpollTimeout::ZERO, |name, flags| told.push((name, flags)))? {
+        let is_woken = self.collect(EpollTimeout::ZERO, |name, flags| told.push((name, flags)))?;
+        if is_woken {
             self.harvest.leave_wake();
         }
-        Ok(())
+        Ok(is_woken)
     }
 
     fn rang(&self, name: u64) {
