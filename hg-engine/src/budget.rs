@@ -135,7 +135,10 @@ mod tests {
         let share = poll(&mut waiting[0]).unwrap();
         assert!(poll(&mut waiting[1]).is_none());
         drop(share);
-        assert!(poll(&mut waiting[2]).is_none(), "it would fit, but it is not its turn");
+        assert!(
+            poll(&mut waiting[2]).is_none(),
+            "there is no room beside the second one's part, which is kept for it"
+        );
         let share = poll(&mut waiting[1]).unwrap();
         assert!(poll(&mut waiting[2]).is_none());
         drop(share);
@@ -164,5 +167,17 @@ mod tests {
         assert!(poll(&mut third).is_none());
         drop(share);
         assert!(poll(&mut third).is_some());
+    }
+
+    #[test]
+    fn who_leaves_when_its_turn_has_come_gives_its_part_back() {
+        let budget = Arc::new(Budget::new(10));
+        let share = poll(&mut budget.share(ORIGIN, 10)).unwrap();
+        let (second, mut third) = (budget.share(OTHER, 10), budget.share(OTHER, 10));
+        drop(share);
+        assert!(poll(&mut third).is_none(), "the second one's turn has come");
+        drop(second);
+        assert!(poll(&mut third).is_some());
+        assert_eq!(budget.0.lock().shares.total(), 0, "all was given back");
     }
 }

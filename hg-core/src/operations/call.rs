@@ -123,6 +123,7 @@ impl Operations {
         if half == Half::Receive
             && result.is_ok()
             && call.is_plain()
+            && !matches!(call.send, OpState::Waits(_))
             && let Returned::Message(message) = returned
             && is_plain_answer(id, message)
         {
@@ -152,7 +153,7 @@ impl Operations {
         let Some(call) = self.table.get_mut(id) else { return false };
         let is_awaited = call.is_plain()
             && matches!(call.receive, OpState::Open(_))
-            && !matches!(call.send, OpState::Open(_));
+            && !matches!(call.send, OpState::Open(_) | OpState::Waits(_));
         if !is_awaited {
             return false;
         }

@@ -217,7 +217,9 @@ impl Tasks {
             Run::Silent => None,
             Run::Given | Run::Later => return,
         };
-        port.state.lock().protocol.end(due.origin, due.id, message);
+        if let Some(mut state) = port.enter_at_rest() {
+            state.protocol.end(due.origin, due.id, message);
+        }
     }
 }
 
