@@ -106,10 +106,16 @@ impl<'e> Driver<'e> {
     /// Everybody who waits here is told, and whoever asks for something at this moment.
     fn end(mut self) {
         loop {
-            for id in self.members.keys().copied().collect::<Vec<_>>() {
-                let why = "this process has ended its multicast".to_owned();
-                self.give(id, Event::Own { why });
-                self.reform_is_late(id);
+            let mut all: Vec<_> = self.members.keys().copied().collect();
+            while !all.is_empty() {
+                for id in all {
+                    let why = "this process has ended its multicast".to_owned();
+                    self.give(id, Event::Own { why });
+                    self.reform_is_late(id);
+                }
+                // What ended a group may have formed another one of its survivors.
+                let is_left = |it: &(&GroupId, &Member)| !it.1.machine.is_over();
+                all = self.members.iter().filter(is_left).map(|it| *it.0).collect();
             }
             let Some(rest) = self.inbox.take_or_end() else { break };
             rest.into_iter().for_each(|input| self.handle(input));

@@ -1,7 +1,7 @@
 //! The hosts that are copied to: how their receivers are started, and since when they give no sign of life.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::{Duration, Instant},
@@ -104,16 +104,17 @@ pub(crate) fn start_all(arguments: &Arguments, key: Option<Key>, targets: &[Targ
 /// Since when nothing has moved.
 pub(crate) struct Stall {
     moved: u64,
-    pub(crate) since: Instant,
     looked: Instant,
     /// Who was named since then; `None`: nobody was to be named.
     pub(crate) said: HashSet<Option<usize>>,
+    /// Since when those who gave no sign of life the last time have given none.
+    silent: HashMap<usize, Instant>,
 }
 
 impl Default for Stall {
     fn default() -> Self {
         let now = Instant::now();
-        Self { moved: 0, since: now, looked: now, said: HashSet::new() }
+        Self { moved: 0, looked: now, said: HashSet::new(), silent: HashMap::new() }
     }
 }
 
@@ -128,6 +129,20 @@ impl Stall {
             self.looked = Instant::now();
         }
         is_due
+    }
+
+    /// These have given no sign of life, and all others one, since `asked`; gives those who have given none for so long.
+    pub(crate) fn silent_for(
+        &mut self,
+        silent: &[usize],
+        asked: Instant,
+        give_up: Option<Duration>,
+    ) -> Vec<usize> {
+        self.silent.retain(|host, _| silent.contains(host));
+        let mut since = |host: &usize| *self.silent.entry(*host).or_insert(asked);
+        let quiet: Vec<_> = silent.iter().map(|host| (*host, since(host))).collect();
+        let is_lost = |since: Instant| give_up.is_some_and(|it| since.elapsed() >= it);
+        quiet.into_iter().filter(|it| is_lost(it.1)).map(|it| it.0).collect()
     }
 }
 

@@ -137,7 +137,9 @@ impl Receiver {
     ) -> Result<Vec<Held>, Trouble> {
         let mut copy = self.lock();
         if let Some(before) = copy.take() {
-            if before.session != session && !self.is_gone(before.sender) {
+            // A sender that has given this receiver up may be at work with others for long.
+            let is_over = before.taker.as_ref().is_some_and(JoinHandle::is_finished);
+            if before.session != session && !is_over && !self.is_gone(before.sender) {
                 *copy = Some(before);
                 let why = "this receiver is at work for another sender";
                 return Err(Trouble::new(self.folder.display(), why));

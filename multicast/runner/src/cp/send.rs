@@ -226,6 +226,7 @@ impl Copy<'_> {
         if !is_due {
             return Vec::new();
         }
+        let asked = Instant::now();
         let silent = self.silent(hosts);
         for host in &silent {
             if stall.said.insert(Some(*host)) {
@@ -238,8 +239,7 @@ impl Copy<'_> {
         if silent.is_empty() && stall.said.insert(None) {
             say(&format!("{NAME}: nothing moves, though all hosts answer: it may be their disks"));
         }
-        let is_over = self.give_up.is_some_and(|it| stall.since.elapsed() >= it);
-        let lost = if is_over { silent } else { Vec::new() };
+        let lost = stall.silent_for(&silent, asked, self.give_up);
         for host in &lost {
             self.hosts[*host].give_up();
         }
