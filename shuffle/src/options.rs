@@ -66,7 +66,8 @@ pub struct Options {
     pub deliver_inline: bool,
     /// How long a batch that is not full waits for more messages.
     pub linger: Duration,
-    /// Transport inside a node: `sm://`, or the one between nodes.
+    /// Transport inside a node: `sm://`, or the one between nodes, as it has to be where nothing has shared memory and that one under one
+    /// address (`visor://`, `ofi+udp://`; [`network_url`](Self::network_url) itself then).
     pub local_url: String,
     /// Transport between nodes. With `sm://` inside them, one engine has both, and one thread makes its progress.
     pub network_url: String,
@@ -162,14 +163,17 @@ impl Options {
             && !self.network_settings.iter().any(has_own)
     }
 
-    /// Opens both transports and closes them again, also the one that a job of one node does not use.
+    /// Opens both transports, and the engine that has both, and closes them again, also what a job of one node does not use.
     ///
     /// # Errors
     /// [`Error::BadOption`] names the first one that cannot be opened here, and says why.
     pub fn check_transports(&self) -> Result<(), Error> {
+        let both = transport::both(&self.local_url, &self.network_url)
+            .map_err(|why| Error::BadOption { name: "local_url", why })?;
         let transports = [
             ("local_url", &self.local_url, &[][..]),
             ("network_url", &self.network_url, &self.network_settings),
+            ("local_url", &both, &self.network_settings),
         ];
         for (name, url, settings) in transports {
             let transport = Transport { url, settings, key: None };
@@ -178,7 +182,7 @@ impl Options {
                 hg::Error::BadSetting { .. } | hg::Error::UnknownSetting { .. } => {
                     Error::BadOption { name: "network_settings", why: error.to_string() }
                 }
-                _ => Error::BadOption { name, why: format!("{url}: {error}") },
+                error => Error::BadOption { name, why: transport::not_opened(url, &error) },
             });
         }
         Ok(())

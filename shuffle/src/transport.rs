@@ -40,6 +40,16 @@ pub(crate) fn both(local: &str, network: &str) -> Result<String, String> {
     }
 }
 
+/// Why an engine was not opened.
+pub(crate) fn not_opened(url: &str, error: &hg::Error) -> String {
+    match (error, url.strip_prefix(WITH_MEMORY)) {
+        (hg::Error::NoPlugin { .. }, Some(network)) => format!(
+            "nothing has shared memory and {network} under one address: set `local_url` to {network}, too"
+        ),
+        _ => format!("{url}: {error}"),
+    }
+}
+
 /// Where others reach an engine: inside its node and by the network, or one address for both.
 pub(crate) fn addresses(engine: &hg::Engine) -> Vec<&str> {
     let address = engine.address().as_str();

@@ -108,7 +108,8 @@ impl Side {
             .calls_max(requests)
             .large_max(LARGE_MAX)
             .large_in_service_max(LARGE_IN_SERVICE_MAX);
-        let engine = builder.open(url).map_err(|error| Error::Setup(format!("{url}: {error}")))?;
+        let why = |error| Error::Setup(transport::not_opened(url, &error));
+        let engine = builder.open(url).map_err(why)?;
         let yields = yields.then(Yields::default);
         let (turns, rounds, ready, tasks) = Default::default();
         Ok(Self { engine, turns, yields, rounds, ready, tasks })
