@@ -126,10 +126,10 @@ impl Desk {
         // Release: pairs with the swap of the daemon.
         self.is_asked.store(true, Ordering::Release);
         self.daemon.wake();
-        let Ok(status) = self.answered.recv_timeout(ANSWER) else {
-            return request::answer("503 Service Unavailable", "the daemon does not answer\n");
+        let answer = match self.answered.recv_timeout(ANSWER) {
+            Ok(status) => request::answer("200 OK", &prometheus(&status)),
+            Err(_) => request::answer("503 Service Unavailable", "the daemon does not answer\n"),
         };
-        let answer = request::answer("200 OK", &prometheus(&status));
         self.last = Some((Instant::now(), answer.clone()));
         answer
     }
