@@ -41,21 +41,25 @@ pub(crate) fn kill_applications(kills: usize) {
     let stop = Arc::default();
     let witnesses =
         [witness(engine(&near), &address, &stop), witness(engine(&far), &address, &stop)];
-    // The way between the nodes is there from now on.
-    near.until("the witnesses call", |status| status["connections"] == 1);
-    let before = (near.descriptors(), far.descriptors());
-    for round in 0..kills {
-        let daemon = if round % 2 == 0 { &near } else { &far };
+    let kill_one = |daemon: &Daemon| {
         let mut application = Process::application("load", &daemon.name, &address);
         application.hear("busy");
         application.kill();
-    }
-    near.until("only the witness is left", |status| {
-        status["connections"] == 1 && status["applications"] == 1
-    });
-    far.until("only target and witnesses are left", |status| {
-        status["connections"] == 2 && status["applications"] == 2
-    });
+    };
+    let until_witnesses_are_left = || {
+        near.until("only the witness is left", |status| {
+            status["connections"] == 1 && status["applications"] == 1
+        });
+        far.until("only target and witnesses are left", |status| {
+            status["connections"] == 2 && status["applications"] == 2
+        });
+    };
+    // What a network opens at its first uses, it has from now on.
+    [&near, &far].into_iter().for_each(kill_one);
+    until_witnesses_are_left();
+    let before = (near.descriptors(), far.descriptors());
+    [&near, &far].into_iter().cycle().take(kills).for_each(kill_one);
+    until_witnesses_are_left();
     // A question costs a connection of its own, of which the first count may have had some.
     watchdog::until("all descriptors are back", || {
         near.descriptors() <= before.0 && far.descriptors() <= before.1
