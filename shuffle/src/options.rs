@@ -168,24 +168,21 @@ impl Options {
     /// # Errors
     /// [`Error::BadOption`] names the first one that cannot be opened here, and says why.
     pub fn check_transports(&self) -> Result<(), Error> {
-        let both = transport::both(&self.local_url, &self.network_url)
-            .map_err(|why| Error::BadOption { name: "local_url", why })?;
-        let transports = [
-            ("local_url", &self.local_url, &[][..]),
-            ("network_url", &self.network_url, &self.network_settings),
-            ("local_url", &both, &self.network_settings),
-        ];
-        for (name, url, settings) in transports {
+        let opens = |name, url: &str, settings: &[(String, String)]| {
             let transport = Transport { url, settings, key: None };
-            let Err(error) = transport::builder(transport).open(url) else { continue };
-            return Err(match error {
+            let Err(error) = transport::builder(transport).open(url) else { return Ok(()) };
+            Err(match error {
                 hg::Error::BadSetting { .. } | hg::Error::UnknownSetting { .. } => {
                     Error::BadOption { name: "network_settings", why: error.to_string() }
                 }
                 error => Error::BadOption { name, why: transport::not_opened(url, &error) },
-            });
-        }
-        Ok(())
+            })
+        };
+        opens("local_url", &self.local_url, &[])?;
+        opens("network_url", &self.network_url, &self.network_settings)?;
+        let both = transport::both(&self.local_url, &self.network_url)
+            .map_err(|why| Error::BadOption { name: "local_url", why })?;
+        opens("local_url", &both, &self.network_settings)
     }
 }
 
