@@ -108,8 +108,11 @@ impl<T: Transport> Context for FramedContext<T> {
         let mut told = mem::take(&mut self.told);
         let asked = self.waiter.ask(&mut told);
         self.told = told;
-        // A wake that it took is for whoever waits on the descriptor, too: it is not told again.
-        self.is_sleeping = matches!(asked, Ok(false)) && self.told.is_empty();
+        if matches!(asked, Ok(true)) {
+            // It is told once, and meant for the sleep that follows: also for one on the descriptor.
+            self.waiter.wake();
+        }
+        self.is_sleeping = asked.is_ok() && self.told.is_empty();
         self.must_ask = !self.is_sleeping;
         self.is_sleeping
     }
