@@ -19,7 +19,7 @@ echo "running 2 tests"
 job threads_of_two_processes_call_one_another \
   ./invoke-runner --local 2 --force --threads 2 --count 2000 --url verbs://rxe0
 job ranks_of_two_nodes_shuffle \
-  ./shuffle-runner --local 4 --force --nodes 2x2 --count 2000 --url verbs://rxe0
+  ./shuffle-runner --local 4 --force --nodes 2x2 --count 2000 --url verbs://rxe0 --local-url verbs://rxe0
 result=ok
 [ "$failed" -eq 0 ] || result=FAILED
 echo
