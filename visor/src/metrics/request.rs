@@ -102,6 +102,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn what_has_been_read_stays_so_whatever_follows(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..300), cut in 0_usize..300, plausible in any::<bool>(),
