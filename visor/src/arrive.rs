@@ -26,6 +26,7 @@ impl VisorContext {
                 self.ask();
             }
             Event::Lost(reason) => self.lost(&reason),
+            Event::Left => self.left(),
             Event::Refused(_, sentence) => {
                 tracing::warn!(daemon = %self.session.daemon(), sentence, "refused by the daemon");
             }
@@ -50,8 +51,9 @@ impl VisorContext {
         self.asking.clear();
         self.busy.clear();
         for peer in peers {
-            self.links.end(peer, &why, &mut self.finished);
+            self.end(peer, &why);
         }
+        self.handed.clear();
     }
 
     /// A frame of the daemon's.
@@ -127,7 +129,7 @@ impl VisorContext {
         }
         if let Place::Link(peer) = place {
             self.say(wire::close(id, &GoneReason::Closed));
-            self.links.end(peer, reason, &mut self.finished);
+            self.end(peer, reason);
         }
         self.ask();
     }
@@ -136,7 +138,7 @@ impl VisorContext {
     fn misbehaved(&mut self, peer: Peer, wrong: Wrong) {
         let reason = GoneReason::Misbehaved(wrong.into());
         self.close(peer);
-        self.links.end(peer, &reason, &mut self.finished);
+        self.end(peer, &reason);
     }
 
     /// A frame of a peer's.

@@ -6,7 +6,7 @@ use hg_na::{
     Address, Completion, Context, Error, GoneReason, Identity, Message, Op, OpId, Peer, Rejected,
     Token, Waiter,
 };
-use hg_na_link::{Cancelled, sending::new_message};
+use hg_na_link::{Cancelled, Sending, sending::new_message};
 use hg_na_parts::Flush;
 use rustc_hash::FxHashMap;
 
@@ -49,6 +49,8 @@ pub(crate) struct VisorContext {
     pub(crate) asking: VecDeque<Peer>,
     /// Peers with something to send.
     pub(crate) busy: VecDeque<Peer>,
+    /// Messages that the daemon's ring may not have taken, in their order. None: one that has ended meanwhile.
+    pub(crate) handed: VecDeque<(Peer, Option<Sending>)>,
     /// What is to be collected.
     pub(crate) finished: Vec<Completion>,
     flush: Flush,
@@ -78,6 +80,7 @@ impl VisorContext {
             quota,
             asking: VecDeque::new(),
             busy: VecDeque::new(),
+            handed: VecDeque::new(),
             finished: Vec::new(),
             flush: Flush::default(),
             is_flushed_here: false,
@@ -146,7 +149,7 @@ impl VisorContext {
         }
         while let Some(peer) = self.asking.pop_front() {
             let why = format!("it has {} of them, as many as its daemon allows", self.quota);
-            self.links.end(peer, &GoneReason::Exhausted(why.into()), &mut self.finished);
+            self.end(peer, &GoneReason::Exhausted(why.into()));
         }
     }
 
@@ -183,7 +186,7 @@ impl Context for VisorContext {
         }
         self.close(peer);
         if !self.links.forget(peer, &mut self.finished) {
-            self.links.end(peer, &GoneReason::Forgotten, &mut self.finished);
+            self.end(peer, &GoneReason::Forgotten);
         }
         self.wake();
     }
@@ -206,6 +209,7 @@ impl Context for VisorContext {
         if self.shared.guard.is_child() {
             return;
         }
+        // Too late for what was handed over: that ends when it has left.
         let Some(ended) = self.links.cancel(id, &mut self.finished) else { return };
         if let Some(link) = self.links.at(id.scope) {
             let peer = link.peer;

@@ -1,6 +1,6 @@
 //! Frames out: messages and transfers, as windows, credits and the daemon allow.
 
-use hg_na::{Message, Peer};
+use hg_na::{Error, GoneReason, Message, Peer, QUIET, Reached};
 use hg_na_link::{Lane, Piece};
 
 use crate::{
@@ -121,7 +121,7 @@ impl VisorContext {
             into.copy_from_slice(body);
             true
         };
-        let step = self.hand(peer, (sort, word), body.len(), fill);
+        let step = self.hand(peer, (sort, word), (body.len(), false), fill);
         if step == Step::Left
             && let Some(link) = self.links.find(peer)
         {
@@ -130,12 +130,13 @@ impl VisorContext {
         step
     }
 
-    /// Hands a frame to the daemon, when there is window for it. What `fill` cannot fill is not sent.
+    /// Hands a frame to the daemon, when there is window for it. What `fill` cannot fill is not sent. `is_told`: as of
+    /// [`crate::session::Session::send`].
     fn hand(
         &mut self,
         peer: Peer,
         (sort, word): (Sort, u64),
-        len: usize,
+        (len, is_told): (usize, bool),
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Step {
         let Some(link) = self.links.find(peer) else { return Step::Idle };
@@ -152,7 +153,7 @@ impl VisorContext {
         if !fill(body) {
             return Step::Idle;
         }
-        if !self.session.send(frame) {
+        if !self.session.send(frame, is_told) {
             return Step::Blocked;
         }
         link.way.spend(HEADER_LEN + len);
@@ -163,7 +164,8 @@ impl VisorContext {
         let Some(link) = self.links.find(peer) else { return Step::Idle };
         let Some(sending) = link.queues.pop(lane) else { return Step::Idle };
         let len = sending.message.len();
-        let step = self.hand(peer, (Sort::of_message(lane), sending.tag), len, |into| {
+        let is_told = sending.token & QUIET == 0;
+        let step = self.hand(peer, (Sort::of_message(lane), sending.tag), (len, is_told), |into| {
             into.copy_from_slice(sending.message.as_slice());
             true
         });
@@ -176,8 +178,26 @@ impl VisorContext {
             let has_spent = u32::try_from(len).is_ok_and(|len| link.way.unexpected.spend(len));
             debug_assert!(has_spent, "there were enough");
         }
-        sending.sent(&mut self.finished);
+        if is_told {
+            self.handed.push_back((peer, Some(sending)));
+        }
         step
+    }
+
+    /// The oldest message that was handed over has left.
+    pub(crate) fn left(&mut self) {
+        if let Some((_, Some(sending))) = self.handed.pop_front() {
+            sending.sent(&mut self.finished);
+        }
+    }
+
+    /// Ends a peer, as [`hg_na_link::Links::end`], and before it what was handed over for it, which may arrive.
+    pub(crate) fn end(&mut self, peer: Peer, reason: &GoneReason) {
+        for (_, handed) in self.handed.iter_mut().filter(|(to, _)| *to == peer) {
+            let failure = (Error::PeerGone(reason.clone()), Reached::Unknown);
+            self.finished.extend(handed.take().map(|sending| sending.end(Some(failure))));
+        }
+        self.links.end(peer, reason, &mut self.finished);
     }
 
     /// The next frame of a transfer.
@@ -210,7 +230,7 @@ impl VisorContext {
         };
         let bytes = usize::try_from(len).expect("as long as a frame");
         let mut is_there = true;
-        let step = self.hand(peer, (sort, serial), bytes, |into| {
+        let step = self.hand(peer, (sort, serial), (bytes, false), |into| {
             let copied = entry.with(|memory| hg_na_memory::copy_out(memory, offset, into));
             is_there = matches!(copied, Some(Ok(())));
             is_there

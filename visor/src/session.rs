@@ -14,8 +14,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Domain, Error, GoneReason, Message, Op, OpId, OpenOptions, Peer,
-    Plugin, QUIET, Rejected,
+    Address, Completion, Context, Domain, Done, Error, GoneReason, Message, Op, OpId, OpenOptions,
+    Peer, Plugin, QUIET, Rejected, Token,
 };
 use hg_na_sm::SmPlugin;
 
@@ -28,6 +28,9 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
+/// Of frames whose sender is told when they have left. Frames leave in their order, so one number does for all.
+const TOLD: Token = 0;
+
 /// What comes of it.
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -39,6 +42,8 @@ pub(crate) enum Event {
     Refused(Refusal, String),
     /// A frame of a connection.
     Frame(Message),
+    /// The oldest frame of those that were sent to be told of has left.
+    Left,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -122,7 +127,7 @@ impl Session {
             self.state = State::Greeting(peer);
             let hello = Hello { listens: self.listens, name: &self.name }.frame();
             // Refused, its peer is gone, which is told.
-            let _refused = self.post(peer, hello);
+            let _refused = self.post(peer, hello, QUIET);
         }
         Ok(())
     }
@@ -142,8 +147,8 @@ impl Session {
         !self.waiting.is_empty()
     }
 
-    fn post(&mut self, to: Peer, message: Message) -> Result<OpId, Rejected> {
-        self.local.post(QUIET, Op::SendUnexpected { to, message })
+    fn post(&mut self, to: Peer, message: Message, token: Token) -> Result<OpId, Rejected> {
+        self.local.post(token, Op::SendUnexpected { to, message })
     }
 
     /// Memory for a frame.
@@ -154,10 +159,10 @@ impl Session {
         }
     }
 
-    /// Sends a frame; `false`: it was not taken.
-    pub(crate) fn send(&mut self, frame: Message) -> bool {
+    /// Sends a frame; `false`: it was not taken. `is_told`: an [`Event::Left`] follows, unless the daemon goes before.
+    pub(crate) fn send(&mut self, frame: Message, is_told: bool) -> bool {
         let State::Ready(peer) = self.state else { return false };
-        match self.post(peer, frame) {
+        match self.post(peer, frame, if is_told { TOLD } else { QUIET }) {
             Ok(_) => true,
             Err(Rejected { error, .. }) => {
                 // Otherwise it has gone, which is told.
@@ -180,7 +185,7 @@ impl Session {
         while !self.is_blocked
             && let Some(message) = self.waiting.pop_front()
         {
-            let posted = self.post(to, message);
+            let posted = self.post(to, message, QUIET);
             if let Err(Rejected { op: Op::SendUnexpected { message, .. }, error: Error::Again }) =
                 posted
             {
@@ -215,6 +220,10 @@ impl Session {
                     self.is_blocked = false;
                     self.flush_waiting();
                 }
+                Completion::Done(Done { token: TOLD, result: Ok(()), .. }) => {
+                    events.push(Event::Left)
+                }
+                // Those that failed end with the daemon, whose end is told next.
                 Completion::Gone { reason, .. } => self.lost(now, reason, events),
                 _ => {}
             }

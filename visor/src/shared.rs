@@ -71,7 +71,7 @@ impl Shared {
                     return Err(missing(&session, &sentence));
                 }
                 Some(Event::Lost(reason)) => return Err(missing(&session, &reason.to_string())),
-                Some(Event::Frame(_)) | None => {}
+                Some(Event::Frame(_) | Event::Left) | None => {}
             }
             if now >= end {
                 return Err(missing(&session, "it does not answer"));
