@@ -228,6 +228,25 @@ pub(crate) fn wake_ends_a_wait_from_any_thread(suite: &Suite) -> Outcome {
     let waiter = world.nodes[A].context.waiter();
     for round in 0..200 {
         while world.nodes[A].progress()? || !world.nodes[A].context.may_sleep() {}
+        // Before the question it ends the sleep that the question allows, by whatever is slept on.
+        waiter.wake();
+        if world.nodes[A].context.may_sleep() {
+            match waiter.fd() {
+                Some(fd) if round % 4 < 2 => {
+                    let mut fds = [PollFd::new(fd, PollFlags::POLLIN)];
+                    let limit = PollTimeout::try_from(suite.patience.sleep);
+                    let ready = poll(&mut fds, limit.map_err(|error| error.to_string())?);
+                    let ready = ready.map_err(|error| error.to_string())?;
+                    ensure!(
+                        ready > 0,
+                        "slept on the descriptor through a wake before the question"
+                    );
+                    waiter.wait(Some(Duration::ZERO)).map_err(|error| error.to_string())?;
+                }
+                _ => sleep(&world.nodes[A], suite.patience)?,
+            }
+        }
+        while world.nodes[A].progress()? || !world.nodes[A].context.may_sleep() {}
         let (tell, told) = mpsc::channel();
         let other = std::sync::Arc::clone(&waiter);
         let waker = std::thread::spawn(move || {
