@@ -506,6 +506,8 @@ fn mark_pairs(context: &mut VerbsContext) {
 fn pairs_are_through(context: &mut VerbsContext) -> bool {
     let FramedContext { links, transport, .. } = context;
     let mut are_through = true;
+    // Another context may be the one that takes their completions.
+    transport.desk.awaits_room();
     for link in links.iter() {
         let Route { port, way: Some(way), flush_to: Some(last), .. } = &link.way.own.route else {
             continue;

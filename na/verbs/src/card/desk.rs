@@ -95,6 +95,11 @@ impl Desk {
         self.emptied.load(Ordering::Relaxed)
     }
 
+    /// Its own thread waits for posts to end, and looks once more: an [`Event::Room`] follows when some have, whoever has found that.
+    pub(crate) fn awaits_room(&self) {
+        self.room.asks();
+    }
+
     /// Its own thread is about to sleep, and looks once more: from now on [`Self::put`] wakes it.
     pub(super) fn sleeps(&self) {
         self.sleep.asks();

@@ -191,7 +191,7 @@ impl Hub {
         };
         match looks() {
             Err(Fault::Again) => {
-                desk.room.asks();
+                desk.awaits_room();
                 looks().inspect_err(|_| self.endpoint().ask_all())
             }
             other => other,
@@ -213,7 +213,7 @@ impl Hub {
             return Err(Fault::Status(sys::WC_WR_FLUSH_ERR));
         }
         if !way.gauge.takes_place() {
-            desk.room.asks();
+            desk.awaits_room();
             if !way.gauge.takes_place() {
                 return Err(Fault::Again);
             }

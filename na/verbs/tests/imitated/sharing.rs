@@ -4,13 +4,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-use std::{sync::Arc, thread, time::Instant};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use hg_na::{Address, Completion, Context, Domain, Message, Op, OpenOptions, Peer, Plugin as _};
 use hg_na_verbs::VerbsPlugin;
 use watchdog::in_time;
 
-use crate::imitation::{LIBRARY, left};
+use crate::imitation::{LIBRARY, hold, left};
 
 /// The card of these tests, which are one.
 const CARD: usize = 2;
@@ -172,11 +176,39 @@ fn threads_post_to_one_pair() {
     });
 }
 
+/// One that sleeps until its flush is over is woken, although another context has taken the completion.
+fn a_flush_that_another_one_sees_the_end_of_ends_a_sleep() {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let ((_one, mut near), (_other, mut far)) = (open("shared", 2), open("shared", 1));
+    let peers = cross(&mut near, &mut far);
+    let settle = |context: &mut dyn Context| (0..8).for_each(|_| step(context, &mut Vec::new()));
+    near.iter_mut().for_each(|it| settle(&mut **it));
+    hold(CARD, true);
+    send(&mut *near[0], peers[0][0], (0, 1));
+    assert!(!near[0].flush());
+    let start = Instant::now();
+    while !near[0].may_sleep() {
+        in_time!(start, "it never sleeps");
+        step(&mut *near[0], &mut Vec::new());
+    }
+    assert!(!near[0].flush());
+    hold(CARD, false);
+    settle(&mut *near[1]);
+    // It takes what the card has rung with, too.
+    near[1].may_sleep();
+    let start = Instant::now();
+    near[0].waiter().wait(Some(PATIENCE)).unwrap();
+    assert!(start.elapsed() < PATIENCE, "slept through the end of its flush");
+    settle(&mut *near[0]);
+    assert!(near[0].flush());
+}
+
 #[test]
 fn contexts_of_two_processes_share_a_queue_pair_and_nothing_else() {
     one_pair_carries_all_lines();
     who_shares_nothing_has_pairs_of_its_own();
     who_does_not_look_holds_up_no_other();
     threads_post_to_one_pair();
+    a_flush_that_another_one_sees_the_end_of_ends_a_sleep();
     assert_eq!(left(CARD), (0, 0));
 }

@@ -124,7 +124,7 @@ pub(super) struct Fabric {
     pairs: HashMap<u32, Pair>,
     /// Cards that are open, by the descriptors of their events.
     opened: HashMap<RawFd, Opened>,
-    /// Cards whose port is down.
+    /// Cards whose port is down, or that are held.
     down: HashSet<usize>,
     /// Cards of protection domains.
     cards: HashMap<usize, usize>,
@@ -175,11 +175,15 @@ impl Fabric {
 
     pub(super) fn set_port(&mut self, card: usize, is_up: bool) {
         let kind = if is_up { sys::EVENT_PORT_ACTIVE } else { sys::EVENT_PORT_ERR };
+        self.tell(|_, opened| opened.card == card, (kind, 1));
+        self.hold(card, !is_up);
+    }
+
+    pub(super) fn hold(&mut self, card: usize, is_held: bool) {
         self.down.remove(&card);
-        if !is_up {
+        if is_held {
             self.down.insert(card);
         }
-        self.tell(|_, opened| opened.card == card, (kind, 1));
         let all: Vec<u32> = self.pairs.keys().copied().collect();
         all.into_iter().for_each(|number| self.run(number));
     }

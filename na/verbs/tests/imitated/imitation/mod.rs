@@ -99,6 +99,11 @@ pub(crate) fn set_port(card: usize, is_up: bool) {
     with(|fabric| fabric.set_port(card, is_up));
 }
 
+/// What is posted stands still, of which nobody is told, or goes on.
+pub(crate) fn hold(card: usize, is_held: bool) {
+    with(|fabric| fabric.hold(card, is_held));
+}
+
 /// Removes a card from those who have opened it.
 pub(crate) fn remove(card: usize) {
     with(|fabric| fabric.remove(card));
