@@ -17,8 +17,6 @@ use crate::{
     waiter::{FramesWaiter, LISTENER},
 };
 
-/// Looks at the endpoint in one round.
-const LOOKS: usize = 16;
 /// Empty rounds after which the kernel is asked for news of lifelines.
 const ASK_AFTER: u32 = 256;
 /// So many rounds in any case: while one peer's messages leave no empty ones, others die, and new ones come.
@@ -296,22 +294,17 @@ impl<T: Transport> FramedContext<T> {
         Ok(moved || done.len() > before)
     }
 
-    /// Looks at the endpoint; says whether there was something.
+    /// Looks at the endpoint once; says whether there was something. What is answered leaves before the next look, which may cost
+    /// system calls of its own, and finds what has come meanwhile.
     ///
     /// # Errors
     /// The endpoint cannot be used any more.
     pub fn look(&mut self) -> Result<bool, Error> {
-        for look in 0..LOOKS {
-            match T::poll(self) {
-                Ok(true) => {}
-                Ok(false) => return Ok(look > 0),
-                Err(error) => {
-                    self.broken = Some(error.clone());
-                    return Err(error);
-                }
-            }
+        let looked = T::poll(self);
+        if let Err(error) = &looked {
+            self.broken = Some(error.clone());
         }
-        Ok(true)
+        looked
     }
 
     /// A frame of the connection of a place has come to this ([`exchange::take`]).

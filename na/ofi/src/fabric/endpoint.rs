@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 
 use crate::fabric::{
     Fault,
+    delivery::Delivery,
     frames::{FRAMES_MAX, Frames},
     handles::Handle,
     injected::Injected,
@@ -149,7 +150,8 @@ impl Endpoint {
         }
         let name = name_of(&ep)?;
         let is_copied = offer.provider == "shm" && library()?.version() < INBOXES_SINCE;
-        let one_sided = (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits, is_copied));
+        let delivery = Delivery::of(offer, is_copied);
+        let one_sided = (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits, delivery));
         let mut endpoint = Self {
             one_sided,
             notes: vec![0; transmit.count()],
