@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use hg_na::{Error, GoneReason};
+use hg_na::{Completion, Done, Error, GoneReason, Memory, Op, Peer, Region, Rights, Token};
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},
@@ -246,5 +246,120 @@ fn what_was_changed_on_the_way_is_not_taken() {
         let mut target = server.stop();
         target.round();
         assert!(target.take(arrived).is_none(), "byte {at_byte} was changed");
+    }
+}
+
+/// Bytes of a transfer: several sealed records.
+const LEN: usize = 300_001;
+/// Transfers each way.
+const COUNT: usize = 16;
+
+fn finished(completion: &Completion) -> Option<(Token, bool)> {
+    match completion {
+        Completion::Done(Done { token, result, .. }) => Some((*token, result.is_ok())),
+        _ => None,
+    }
+}
+
+/// Both ends of a connection, and what they have been told.
+struct Both {
+    ends: [End; 2],
+    peers: [Peer; 2],
+    told: [Vec<(Token, bool)>; 2],
+    came: [usize; 2],
+}
+
+impl Both {
+    fn connected(settings: &[(&str, &str)]) -> Self {
+        let mut ends = [0, 1].map(|_| End::open(LOOPBACK, settings));
+        let to = ends[1].text();
+        let peer = ends[0].lookup(&to);
+        ends[0].send(1, peer, b"connect");
+        let start = std::time::Instant::now();
+        let back = loop {
+            ends.iter_mut().for_each(End::round);
+            if let Some((from, _)) = ends[1].take(arrived) {
+                break from;
+            }
+            in_time!(start);
+        };
+        ends[0].until(ended(1)).unwrap();
+        Self { ends, peers: [peer, back], told: Default::default(), came: [0; 2] }
+    }
+
+    fn round(&mut self) {
+        for (place, end) in self.ends.iter_mut().enumerate() {
+            end.round();
+            while let Some(told) = end.take(finished) {
+                self.told[place].push(told);
+            }
+            while end.take(arrived).is_some() {
+                self.came[place] += 1;
+            }
+        }
+    }
+
+    /// Transfers of the first one's, so many at a time, each with a message both ways behind it; until all is told.
+    fn run(&mut self, in_flight: usize, [near, far]: [&Region; 2]) {
+        let (start, mut posted) = (std::time::Instant::now(), 0);
+        let slot = |number: usize| (number * LEN) as u64;
+        while self.told.iter().zip([4, 2]).any(|(told, of)| told.len() < of * COUNT)
+            || self.came != [2 * COUNT; 2]
+        {
+            let is_transfer = |it: &&(Token, bool)| it.0 < 1000;
+            let over = self.told[0].iter().filter(is_transfer).count();
+            while posted < 2 * COUNT && posted - over < in_flight {
+                let local = near.slice(slot(posted), LEN as u64).unwrap();
+                let remote = far.descriptor().slice(slot(posted), LEN as u64).unwrap();
+                let op = match posted < COUNT {
+                    true => Op::Get { from: self.peers[0], local, remote },
+                    false => Op::Put { to: self.peers[0], local, remote },
+                };
+                self.ends[0].post(posted as u64, op);
+                for (end, peer) in self.ends.iter_mut().zip(self.peers) {
+                    end.send(1000 + posted as u64, peer, b"behind it");
+                }
+                posted += 1;
+            }
+            self.round();
+            in_time!(start, "{in_flight} in flight: {:?} {:?}", self.told, self.came);
+        }
+        let mut has_flushed = [false; 2];
+        while has_flushed != [true; 2] {
+            for (end, has_flushed) in self.ends.iter_mut().zip(&mut has_flushed) {
+                *has_flushed |= end.context.flush();
+            }
+            self.round();
+            in_time!(start, "{in_flight} in flight: a flush does not end");
+        }
+    }
+}
+
+#[test]
+fn with_a_key_transfers_of_several_records_and_messages_between_them_are_each_told_once() {
+    let key = KeyFile::new("transfers", &"b4".repeat(32));
+    for in_flight in [1, COUNT] {
+        let mut both = Both::connected(&[("key-file", key.path())]);
+        let bytes = |step: usize| -> Vec<u8> {
+            (0..2 * COUNT * LEN).map(|at| u8::try_from(at / step % 251).unwrap()).collect()
+        };
+        let all = [bytes(3), bytes(5)];
+        let register = |place: usize| {
+            let memory = Memory::from(all[place].clone());
+            both.ends[place].domain.register(memory, Rights::all()).unwrap()
+        };
+        let [near, far] = [register(0), register(1)];
+        both.run(in_flight, [&near, &far]);
+        for (told, mut tokens) in both.told.iter_mut().zip([(0..32).collect(), Vec::new()]) {
+            tokens.extend(1000..1032);
+            told.sort_unstable();
+            assert_eq!(*told, tokens.into_iter().map(|token| (token, true)).collect::<Vec<_>>());
+        }
+        let half = COUNT * LEN;
+        let near = near.unregister().unwrap().into_vec().unwrap();
+        let far = far.unregister().unwrap().into_vec().unwrap();
+        assert!(near[..half] == all[1][..half], "what was got");
+        assert!(far[half..] == all[0][half..], "what was put");
+        assert!(near[half..] == all[0][half..] && far[..half] == all[1][..half], "the rest");
     }
 }
