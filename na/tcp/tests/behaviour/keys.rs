@@ -250,7 +250,7 @@ fn what_was_changed_on_the_way_is_not_taken() {
 }
 
 /// Bytes of a transfer: several sealed records.
-const LEN: usize = 300_001;
+const LEN: usize = 1_000_001;
 /// Transfers each way.
 const COUNT: usize = 16;
 
@@ -309,9 +309,11 @@ impl Both {
             let is_transfer = |it: &&(Token, bool)| it.0 < 1000;
             let over = self.told[0].iter().filter(is_transfer).count();
             while posted < 2 * COUNT && posted - over < in_flight {
-                let local = near.slice(slot(posted), LEN as u64).unwrap();
-                let remote = far.descriptor().slice(slot(posted), LEN as u64).unwrap();
-                let op = match posted < COUNT {
+                // By turns: the word behind a put leaves with a piece of a get.
+                let number = posted / 2 + if posted % 2 == 0 { 0 } else { COUNT };
+                let local = near.slice(slot(number), LEN as u64).unwrap();
+                let remote = far.descriptor().slice(slot(number), LEN as u64).unwrap();
+                let op = match number < COUNT {
                     true => Op::Get { from: self.peers[0], local, remote },
                     false => Op::Put { to: self.peers[0], local, remote },
                 };
@@ -324,13 +326,17 @@ impl Both {
             self.round();
             in_time!(start, "{in_flight} in flight: {:?} {:?}", self.told, self.came);
         }
-        let mut has_flushed = [false; 2];
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        let (start, mut has_flushed) = (std::time::Instant::now(), [false; 2]);
         while has_flushed != [true; 2] {
             for (end, has_flushed) in self.ends.iter_mut().zip(&mut has_flushed) {
                 *has_flushed |= end.context.flush();
             }
             self.round();
-            in_time!(start, "{in_flight} in flight: a flush does not end");
+            in_time!(start, "a flush does not end");
         }
     }
 }
@@ -362,4 +368,39 @@ fn with_a_key_transfers_of_several_records_and_messages_between_them_are_each_to
         assert!(far[half..] == all[0][half..], "what was put");
         assert!(near[half..] == all[0][half..] && far[..half] == all[1][..half], "the rest");
     }
+}
+
+#[test]
+fn with_a_key_a_word_that_leaves_with_a_piece_keeps_nothing_behind_it_from_being_told() {
+    let key = KeyFile::new("word", &"c5".repeat(32));
+    let mut both = Both::connected(&[("key-file", key.path())]);
+    let memory = |count: usize| Memory::from(vec![7; count * LEN]);
+    let owned = both.ends[1].domain.clone();
+    let [lost, kept] = [0, 1].map(|_| owned.register(memory(1), Rights::all()).unwrap());
+    let near = both.ends[0].domain.register(memory(2 * COUNT), Rights::all()).unwrap();
+    for number in 0..2 * COUNT {
+        let local = near.slice((number * LEN) as u64, LEN as u64).unwrap();
+        let of = if number % 2 == 0 { &lost } else { &kept };
+        let remote = of.descriptor().slice(0, LEN as u64).unwrap();
+        both.ends[0].post(number as u64, Op::Get { from: both.peers[0], local, remote });
+    }
+    // Until the sockets are full: the other end takes nothing.
+    (0..200).for_each(|_| both.ends[1].round());
+    drop(lost.unregister().unwrap());
+    both.ends[1].send(1000, both.peers[1], b"behind it");
+    let start = std::time::Instant::now();
+    while both.told[0].len() < 2 * COUNT || both.told[1].is_empty() || both.came[0] == 0 {
+        both.round();
+        in_time!(start, "{:?}", both.told);
+    }
+    both.flush();
+    both.told[0].sort_unstable();
+    let [of_gets, of_message] = &both.told;
+    assert!(
+        (0..)
+            .zip(of_gets)
+            .all(|(number, (token, is_ok))| { *token == number && (*is_ok || number % 2 == 0) })
+    );
+    assert!(of_gets.iter().any(|(_, is_ok)| !is_ok), "some were not served yet: {of_gets:?}");
+    assert_eq!((of_gets.len(), of_message.as_slice()), (2 * COUNT, &[(1000, true)][..]));
 }
