@@ -466,9 +466,9 @@ pub(super) mod tests {
         }
         let (run, there) = (own.segments()[0], pair[0].1);
         let (mut events, behind, mut is_behind) = (Vec::new(), 2 * round, true);
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let by = std::time::Instant::now() + std::time::Duration::from_secs(60);
         loop {
-            assert!(std::time::Instant::now() < end, "nothing arrives any more");
+            assert!(std::time::Instant::now() < by, "nothing arrives any more");
             // The move, at once the message behind it, then others, of which one arrives over a new connection.
             if !is_behind || pair[0].0.move_run((there, grant), (own, run), true, 77).is_ok() {
                 let handed = pair[0].0.send(there, 1, 5, |frame| {
@@ -478,12 +478,12 @@ pub(super) mod tests {
                 assert!(!is_behind || handed.is_ok(), "behind the move: {handed:?}");
                 is_behind = false;
             }
-            for end in 0..2 {
-                pair[end].0.poll(&mut events).unwrap();
+            for (end, _) in pair.iter_mut() {
+                end.poll(&mut events).unwrap();
                 for event in events.drain(..) {
                     if let Event::Arrived(arrival) = event {
-                        let first = pair[end].0.arrived(arrival)[0];
-                        pair[end].0.was_seen(arrival);
+                        let first = end.arrived(arrival)[0];
+                        end.was_seen(arrival);
                         if first / 2 == round {
                             return first != behind;
                         }
