@@ -57,6 +57,9 @@ pub(crate) struct Arguments {
     /// A setting of the transport.
     #[arg(long, value_name = "NAME=VALUE")]
     setting: Vec<String>,
+    /// Binds each process to a core, one after the other, and those of MPI_Bcast in the same way.
+    #[arg(long, requires = "local", conflicts_with = "link")]
+    pub(crate) bind: bool,
     /// Measures MPI_Bcast of each MPI that is installed beside it, between the same links.
     #[arg(long, requires = "local")]
     pub(crate) mpi: bool,

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `arguments` | what it may be told |
 //! | `network`, `bare` | emulated links, and what they carry |
+//! | `bound` | processes on cores of their own |
 //! | `work` | one process, and objects one after the other |
 //! | `groups`, `sizes`, `polled` | many groups at a time |
 //! | `payload` | what an object holds, and how it is checked |
@@ -21,6 +22,7 @@
 
 mod arguments;
 mod bare;
+mod bound;
 mod copy;
 mod error;
 mod groups;
@@ -48,7 +50,7 @@ const NAME: &str = "multicast-runner";
 
 fn main() -> ExitCode {
     // Before there is any other thread.
-    if let Err(why) = enter_host() {
+    if let Err(why) = enter_host().and_then(|()| bound::bind()) {
         say(&format!("{NAME}: {why}"));
         return ExitCode::FAILURE;
     }
@@ -81,6 +83,9 @@ impl Program for Arguments {
         if self.mpi {
             let rows = mpi::measure(self, size, network.as_ref())?;
             local = local.variable(report::BESIDE, serde_json::to_string(&rows)?);
+        }
+        if self.bind {
+            local = local.variable(bound::ASKED, "1");
         }
         if let Some(network) = network {
             let pids: Vec<String> = network.pids().iter().map(u32::to_string).collect();

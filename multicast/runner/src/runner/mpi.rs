@@ -22,12 +22,24 @@ struct Kind {
     name: &'static str,
     compiler: &'static str,
     launcher: &'static str,
+    /// What binds each process to a core, one after the other, although they are more than the cores.
+    bound: &'static [&'static str],
 }
 
 /// Those that Debian has beside each other.
 const KINDS: [Kind; 2] = [
-    Kind { name: "openmpi", compiler: "mpicc.openmpi", launcher: "mpirun.openmpi" },
-    Kind { name: "mpich", compiler: "mpicc.mpich", launcher: "mpirun.mpich" },
+    Kind {
+        name: "openmpi",
+        compiler: "mpicc.openmpi",
+        launcher: "mpirun.openmpi",
+        bound: &["--bind-to", "core:overload-allowed", "--map-by", "core"],
+    },
+    Kind {
+        name: "mpich",
+        compiler: "mpicc.mpich",
+        launcher: "mpirun.mpich",
+        bound: &["-bind-to", "core"],
+    },
 ];
 
 /// Measures each that is installed, for each size.
@@ -61,6 +73,9 @@ pub(crate) fn measure(
                 say(&format!("{NAME}: MPI_Bcast {}, {} bytes", kind.name, bytes.0));
             }
             let mut command = launcher(kind, size, network, agent.as_deref());
+            if arguments.bind {
+                command.args(kind.bound);
+            }
             let (warm_up, count) = (arguments.warm_up, arguments.count);
             command.arg(&program).args([
                 bytes.0.to_string(),

@@ -136,12 +136,16 @@ impl Run<'_> {
             self.job.barrier()?;
             let start = Instant::now();
             group.send(object, &[])?.wait()?;
-            return Ok((start.elapsed().as_secs_f64(), true));
+            let took = start.elapsed().as_secs_f64();
+            self.job.barrier()?;
+            return Ok((took, true));
         }
         self.job.barrier()?;
         let start = Instant::now();
         let received = group.receive().wait()?;
         let took = start.elapsed().as_secs_f64();
+        // Nobody looks at it while others wait for it.
+        self.job.barrier()?;
         let Some(received) = received else { return Ok((took, false)) };
         let is_whole = received.number == number && received.size == buffer.len();
         let wrong = match &received.data {

@@ -96,6 +96,12 @@ fn a_picture_has_a_bar_for_each_block_of_each_receiver() {
 }
 
 #[test]
+fn processes_that_are_bound_to_cores_do_the_same() {
+    let lines = well(&local("3", &["--bind", "--size", "1M", "--count", "1"]));
+    assert_eq!(lines.len(), 2);
+}
+
+#[test]
 fn ranks_of_a_launcher_do_the_same() {
     if !has("mpirun.mpich", "ranks_of_a_launcher_do_the_same") {
         return;
