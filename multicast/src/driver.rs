@@ -48,7 +48,7 @@ pub(crate) struct Driver<'e> {
     pulls: Vec<Pull<'e>>,
     views: Vec<Seeing<'e>>,
     watches: Vec<Watch>,
-    /// Those who watch this process; told by dropping them.
+    /// Those who watch this process, and live or have died since the last one came; told by dropping them.
     watchers: Vec<hg::Answer<watch>>,
     /// Which object of which group a disk has.
     disks: FxHashMap<u64, (GroupId, u64)>,
@@ -127,7 +127,12 @@ impl<'e> Driver<'e> {
         match input {
             Input::Told { group, from, origin, message } => self.told(group, from, origin, message),
             Input::Met { group, origin, meeting } => self.met(group, origin, meeting),
-            Input::Watched(answer) => self.watchers.push(answer),
+            Input::Watched(answer) => {
+                // Those that have ended are watchers no more, and give back their places among the requests in service.
+                self.watchers
+                    .retain(|it| it.request().is_some_and(|request| !request.is_cancelled()));
+                self.watchers.push(answer);
+            }
             Input::Open(opening) => self.open(*opening),
             Input::Send(id, sending) => self.send(id, *sending),
             Input::Joined(id, completer) => {

@@ -143,3 +143,25 @@ fn what_no_member_can_be_is_dropped() {
         goes_on(groups);
     }
 }
+
+/// Each of them has watched the root, which answers at its end only.
+#[test]
+fn whoever_has_watched_and_ended_keeps_no_place_among_the_requests_in_service() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let root = Multicast::open(plain(url).in_service_max(8), url).unwrap();
+        for _ in 0..64 {
+            let other = Multicast::open(plain(url), url).unwrap();
+            let members = [&root, &other].map(|it| it.address().clone());
+            let id = GroupId::random().unwrap();
+            let join = |it: &Multicast, own| {
+                let options = Options::default();
+                it.group(id, &members, own, options, |_| Ok(Destination::Allocate)).unwrap()
+            };
+            let groups = [join(&root, 0), join(&other, 1)];
+            let closing = groups.map(Group::close);
+            closing.into_iter().for_each(|it| it.wait().unwrap());
+            other.close();
+        }
+    }
+}
