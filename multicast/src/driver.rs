@@ -13,6 +13,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -96,6 +97,8 @@ impl<'e> Driver<'e> {
             has_moved |= driver.poll_watches(&mut context);
             driver.expire();
             if !has_moved {
+                // Where members are more than cores, one that has just been told something may wait for this one.
+                thread::yield_now();
                 let next = driver.deadlines.first_key_value().map(|it| it.0.0);
                 let wait = next.map_or(IDLE, |it| it.saturating_duration_since(Instant::now()));
                 engine.progress(wait.min(IDLE));

@@ -45,8 +45,8 @@ pub(crate) const OFFERS_MAX: usize = SMALL_ROOM + STEPPED_ROOM_MAX;
 const SMALL_ROOM: usize = 64;
 /// Blocks of a stepped lane that may be set to be on their way.
 pub(crate) const STEPPED_ROOM_MAX: usize = 8;
-/// Blocks that a direct lane has on their way.
-const DIRECT_ROOM: usize = 4;
+/// Blocks that a direct lane has on their way: of two objects that are taken whole.
+const DIRECT_ROOM: usize = 16;
 /// A block up to this size rides in its offer.
 pub(crate) const INLINE_MAX: u64 = 10 << 10;
 /// Blocks that a member pulls at a time, and bytes of them where they are several.
@@ -290,8 +290,10 @@ impl<S> Machine<S> {
 
     /// What is to be done next.
     pub(crate) fn poll_action(&mut self) -> Option<Action<S>> {
-        if self.actions.is_empty() && std::mem::take(&mut self.has_to_tell_whole) {
-            self.tell(0, Message::Whole { count: self.whole });
+        let is_due = matches!(self.actions.front(), None | Some(Action::Deliver { .. }));
+        if is_due && std::mem::take(&mut self.has_to_tell_whole) {
+            let message = Message::Whole { count: self.whole };
+            return Some(Action::Tell { to: 0, message });
         }
         self.actions.pop_front()
     }

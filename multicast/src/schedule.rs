@@ -10,7 +10,7 @@ mod tests;
 
 use self::pipeline::Pipeline;
 pub use choice::{Choice, SMALL_MEMBERS_MAX, SMALL_OBJECT_MAX, block_size};
-pub(crate) use choice::{Kind, Plan, Stepped};
+pub(crate) use choice::{Kind, Plan, Stepped, WHOLE_BLOCKS_MAX};
 
 /// A block to or from another member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

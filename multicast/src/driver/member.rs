@@ -156,7 +156,7 @@ impl Member {
             return None;
         }
         let choice = self.options.schedule;
-        let number = self.machine.send(choice, size, block_size, metadata);
+        let number = self.machine.send(choice, (size, block_size), disk.is_none(), metadata);
         let header = self.machine.header(number)?.clone();
         self.locals.insert(number, Local::new(store, header, disk));
         self.sendings.insert(number, ended);
@@ -316,8 +316,8 @@ impl Member {
         state.progress.objects += 1;
         if let Some(header) = local.map(|it| it.header).filter(Header::is_taken_whole) {
             let others = self.addresses.len() as u64 - 1;
-            state.progress.blocks += others;
-            state.progress.passed_on += others;
+            state.progress.blocks += others * header.blocks();
+            state.progress.passed_on += others * header.blocks();
             state.progress.bytes += others * header.size;
         }
         state.under_way = state.under_way.saturating_sub(1);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{BLOCKS_MAX, SIZE_MAX};
-use crate::schedule::Kind;
+use crate::schedule::{Kind, WHOLE_BLOCKS_MAX};
 
 /// Bytes that may stand in front of an object.
 pub const METADATA_MAX: usize = 4096;
@@ -26,9 +26,9 @@ impl Header {
         self.size.div_ceil(self.block_size).max(1)
     }
 
-    /// Whether who takes its block says only that the object is whole: straight from the root, one block.
+    /// Whether who takes its blocks says only that the object is whole: straight from the root, and few.
     pub(crate) fn is_taken_whole(&self) -> bool {
-        self.kind == Kind::Direct && self.blocks() == 1
+        self.kind == Kind::Direct && self.blocks() <= WHOLE_BLOCKS_MAX
     }
 
     /// Where a block begins, and how long it is.

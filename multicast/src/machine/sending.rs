@@ -9,16 +9,18 @@ use super::{
 use crate::schedule::{Choice, Kind, Plan};
 
 impl<S> Machine<S> {
-    /// At the root: one more object, of which everything is here. Gives its number.
+    /// At the root: one more object, of which everything is here, in memory or not. Gives its number.
     pub(crate) fn send(
         &mut self,
         choice: Choice,
-        size: u64,
-        block_size: u64,
+        (size, block_size): (u64, u64),
+        is_in_memory: bool,
         metadata: Vec<u8>,
     ) -> u64 {
-        let kind = Kind::of(choice, size, &self.config.nodes);
-        let header = Header { size, block_size, kind, among: None, metadata };
+        // Its kind follows from its blocks.
+        let mut header = Header { size, block_size, kind: Kind::Direct, among: None, metadata };
+        let blocks = is_in_memory.then(|| header.blocks());
+        header.kind = Kind::of(choice, size, blocks, &self.config.nodes);
         let number = self.next;
         self.next += 1;
         let held = BlockSet::all(header.blocks());
@@ -84,7 +86,8 @@ impl<S> Machine<S> {
     pub(super) fn handle_took(&mut self, from: u32, object: u64, block: u64) {
         let direct = self.direct.get_mut(&from);
         let is_direct = direct.is_some_and(|it| it.take(from, object, block));
-        let is_over = self.config.own == 0 && object < self.deliver;
+        // At the root: an object that is whole there.
+        let is_over = self.joined.get(&from).is_some_and(|whole| object < *whole);
         if !is_direct && !self.stepped.take(from, object, block) && !is_over {
             self.breach(from, "it took what was not offered");
             return;

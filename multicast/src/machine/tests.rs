@@ -136,7 +136,7 @@ fn an_offer_of_what_is_everywhere_holds_up_nothing() {
         offers.collect::<Vec<_>>()
     };
     for object in 0..2 {
-        root.send(Choice::Sequential, 100_000, 50_000, Vec::new());
+        root.send(Choice::Sequential, (100_000, 50_000), true, Vec::new());
         assert_eq!(offered(&mut root), [(object, 0)], "the one before is everywhere");
         root.handle(Event::Message { from: 1, message: Message::Whole { count: object + 1 } });
     }
@@ -183,4 +183,73 @@ fn a_block_that_two_members_offer_is_pulled_once() {
     for to in [0, 2] {
         assert!(actions.contains(&Action::Tell { to, message: took.clone() }), "both can go on");
     }
+}
+
+fn actions(machine: &mut Machine<u64>) -> Vec<Action<u64>> {
+    std::iter::from_fn(|| machine.poll_action()).collect()
+}
+
+#[test]
+fn few_blocks_inside_a_node_are_offered_at_once_and_taken_whole() {
+    let config = Config { own: 0, nodes: vec![0, 0], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut root = Machine::<u64>::new(config, Carried::default());
+    root.handle(Event::Message { from: 1, message: Message::Join { digest: 0, whole: 0 } });
+    let sizes = (8 * 65_536, 65_536);
+    root.send(Choice::Auto, sizes, true, Vec::new());
+    let offers = |actions: Vec<Action<u64>>| {
+        actions.iter().filter(|it| matches!(it, Action::Offer { .. })).count()
+    };
+    assert_eq!(offers(actions(&mut root)), 8, "nothing of it is waited for");
+    root.handle(Event::Message { from: 1, message: Message::Whole { count: 1 } });
+    assert!(actions(&mut root).contains(&Action::Everywhere { object: 0 }));
+    // It had it before, and answered for a block as for one of many.
+    let message = Message::Took { object: 0, block: 7 };
+    root.handle(Event::Message { from: 1, message });
+    assert!(!root.is_over());
+}
+
+#[test]
+fn who_has_an_object_whole_may_answer_for_its_blocks_although_others_have_it_not() {
+    let config = Config { own: 0, nodes: vec![0; 3], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut root = Machine::<u64>::new(config, Carried::default());
+    for from in [1, 2] {
+        root.handle(Event::Message { from, message: Message::Join { digest: 0, whole: 0 } });
+    }
+    root.send(Choice::Auto, (8 * 65_536, 65_536), true, Vec::new());
+    root.handle(Event::Message { from: 1, message: Message::Whole { count: 1 } });
+    let message = Message::Took { object: 0, block: 7 };
+    root.handle(Event::Message { from: 1, message });
+    assert!(!root.is_over());
+    let message = Message::Took { object: 1, block: 0 };
+    root.handle(Event::Message { from: 1, message });
+    assert!(root.is_over(), "that was not offered");
+}
+
+#[test]
+fn a_receiver_says_that_it_has_an_object_before_its_user_gets_it_and_nothing_of_few_blocks() {
+    let config = Config { own: 1, nodes: vec![0, 0], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut machine = Machine::<u64>::new(config, Carried::default());
+    machine.handle(Event::Message { from: 0, message: Message::Begin { next: 0 } });
+    let header = Header {
+        size: 100_000,
+        block_size: 50_000,
+        kind: Kind::Direct,
+        among: None,
+        metadata: vec![],
+    };
+    for block in 0..2 {
+        let header = (block == 0).then(|| header.clone());
+        let message = Message::Offer { object: 0, block, header, source: block };
+        machine.handle(Event::Message { from: 0, message });
+    }
+    machine.handle(Event::Ready { object: 0, bytes: 0 });
+    for block in 0..2 {
+        machine.handle(Event::Arrived { object: 0, block });
+    }
+    machine.handle(Event::Finished { object: 0 });
+    let mut all = actions(&mut machine);
+    all.retain(|it| matches!(it, Action::Tell { .. } | Action::Deliver { .. }));
+    let whole = Action::Tell { to: 0, message: Message::Whole { count: 1 } };
+    let told = all.split_off(1);
+    assert_eq!(told, [whole, Action::Deliver { object: 0 }], "after it has joined");
 }

@@ -9,6 +9,9 @@ pub const SMALL_OBJECT_MAX: u64 = 10 << 10;
 /// Members of a group up to which a small object goes straight to every receiver.
 pub const SMALL_MEMBERS_MAX: usize = 16;
 
+/// Blocks of an object up to which whoever has it straight from the root says only that it is whole, and not each block.
+pub(crate) const WHOLE_BLOCKS_MAX: u64 = 8;
+
 /// What a group is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
@@ -42,8 +45,13 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// For an object of this size; `nodes` says on which node each member is.
-    pub(crate) fn of(choice: Choice, size: u64, nodes: &[u32]) -> Self {
+    /// For an object of this size, in so many blocks if it is in memory; `nodes` says on which node each member is.
+    pub(crate) fn of(
+        choice: Choice,
+        size: u64,
+        blocks_in_memory: Option<u64>,
+        nodes: &[u32],
+    ) -> Self {
         match choice {
             Choice::Sequential => Self::Sequential,
             Choice::Chain => Self::Chain,
@@ -52,8 +60,10 @@ impl Kind {
             Choice::Hybrid => Self::Hybrid,
             Choice::Auto => {
                 let is_small = size <= SMALL_OBJECT_MAX && nodes.len() <= SMALL_MEMBERS_MAX;
+                let has_few_blocks = blocks_in_memory.is_some_and(|it| it <= WHOLE_BLOCKS_MAX);
                 match heads(nodes).len() {
                     _ if is_small => Self::Direct,
+                    1 if has_few_blocks => Self::Direct,
                     heads if heads == nodes.len() => Self::Pipeline,
                     _ => Self::Hybrid,
                 }

@@ -171,3 +171,14 @@ fn the_average_slack_is_that_of_the_formula() {
         assert!((found - predicted).abs() < 1e-9, "{members}: {found} not {predicted}");
     }
 }
+
+#[test]
+fn inside_one_node_few_blocks_of_memory_go_straight_to_everybody() {
+    let kind = |blocks, nodes| Kind::of(Choice::Auto, 1 << 20, blocks, nodes);
+    let few = Some(WHOLE_BLOCKS_MAX);
+    assert_eq!(kind(few, &[0; 20]), Kind::Direct);
+    assert_eq!(kind(Some(WHOLE_BLOCKS_MAX + 1), &[0; 20]), Kind::Hybrid);
+    assert_eq!(kind(None, &[0; 20]), Kind::Hybrid, "slots of what is read go back block by block");
+    assert_eq!(kind(few, &[0, 0, 2]), Kind::Hybrid);
+    assert_eq!(kind(few, &[0, 1, 2]), Kind::Pipeline);
+}

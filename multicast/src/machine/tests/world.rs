@@ -301,7 +301,9 @@ impl World {
         let block_size = if self.random.below(3) == 0 { 1000 } else { 65_536 };
         let blocks = 1 + self.random.below(self.story.blocks_max);
         let size = block_size * blocks - self.random.below(block_size);
-        let number = machine.send(self.story.choice, size, block_size, vec![1]);
+        let is_in_memory = self.disks[process].is_none();
+        let choice = self.story.choice;
+        let number = machine.send(choice, (size, block_size), is_in_memory, vec![1]);
         let content = (0..blocks).map(|block| content(line, number, block)).collect();
         self.lines[line].stores.insert((process, number), content);
         self.lines[line].sent.insert(number, (size, vec![process]));
