@@ -54,6 +54,9 @@ pub(crate) const PULLS_MAX: usize = 4;
 const PULLED_BYTES_MAX: u64 = 256 << 10;
 /// Objects that have begun to come and are not whole.
 const BEGUN_MAX: usize = 64;
+/// A root that follows on a dead one numbers its objects from that power of two for each group before: another one may have followed, and
+/// died, of which it has not heard everything.
+const GENERATION_BITS: u32 = 32;
 /// Longest reason that is passed on, in bytes.
 const WHY_MAX: usize = 512;
 
@@ -209,6 +212,8 @@ pub(crate) struct Carried {
     whole: u64,
     /// Of a member that was not the root.
     is_receivers: bool,
+    /// How many groups there were before: all members of one group come from the same.
+    generation: u32,
 }
 
 /// A member.
@@ -245,12 +250,13 @@ pub(crate) struct Machine<S> {
     /// Those from which something could not be pulled, and why.
     suspects: BTreeMap<u32, String>,
     has_reformed: bool,
+    generation: u32,
 }
 
 impl<S> Machine<S> {
     pub(crate) fn new(config: Config, carried: Carried) -> Self {
         let own = config.own;
-        let Carried { objects, whole, is_receivers } = carried;
+        let Carried { objects, whole, is_receivers, generation } = carried;
         let mut machine = Self {
             phase: Phase::Joining,
             actions: VecDeque::new(),
@@ -272,13 +278,14 @@ impl<S> Machine<S> {
             dead: BTreeSet::new(),
             suspects: BTreeMap::new(),
             has_reformed: false,
+            generation,
             config,
         };
         if own == 0 {
             if is_receivers {
                 // What a root has begun that is dead cannot be sent by the one that follows. Its numbers are not used again.
                 machine.lose(u64::MAX);
-                machine.next = whole + SENDS_MAX as u64;
+                machine.next = whole.max(u64::from(generation) << GENERATION_BITS);
             }
             machine.tell_all(|| Message::Call);
         } else {
@@ -319,7 +326,8 @@ impl<S> Machine<S> {
     /// What is left for a group of the survivors; this member of it ends.
     pub(crate) fn carry(self) -> Carried {
         let whole = if self.config.own == 0 { self.next } else { self.whole };
-        Carried { objects: self.objects, whole, is_receivers: self.config.own != 0 }
+        let (is_receivers, generation) = (self.config.own != 0, self.generation.saturating_add(1));
+        Carried { objects: self.objects, whole, is_receivers, generation }
     }
 
     pub(crate) fn handle(&mut self, event: Event<S>) {
