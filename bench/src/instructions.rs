@@ -5,7 +5,8 @@
 //! its first round. So nobody polls in vain and the count is the same in every run. Two runs of
 //! different length are counted; the difference holds neither the start nor the end.
 //!
-//! The same call with a deadline, and to an `async fn` that ends at once, are counted in the same runs and stand beside the plain one.
+//! The same call with a deadline, one to an `async fn` that ends at once, and one between workers of `invoke` whose caller is told when it
+//! has run, are counted in the same runs and stand beside the plain one.
 //! `--beside PROGRAM` holds the plain call against that of another build of this program. So `tracing`, which is always compiled in
 //! and has no subscriber here, is held against a build without it:
 //! `cargo build --release -p bench --features tracing/max_level_off --target-dir target/untraced`.
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Context, Error};
+use crate::invoke;
 use crate::measure::{Subject, Unit, Wait};
 use crate::product::{builder, call, echo, echo_async};
 use crate::report::{self, Figure};
@@ -64,10 +66,12 @@ enum How {
     Deadline,
     /// Its handler is an `async fn` that ends at once.
     Async,
+    /// It is one of `invoke`'s, and its caller is told when it has run.
+    Notified,
 }
 
 impl How {
-    const ALL: [How; 3] = [How::Plain, How::Deadline, How::Async];
+    const ALL: [How; 4] = [How::Plain, How::Deadline, How::Async, How::Notified];
 
     /// As the command line has it.
     fn word(self) -> &'static str {
@@ -75,6 +79,7 @@ impl How {
             How::Plain => "plain",
             How::Deadline => "deadline",
             How::Async => "async",
+            How::Notified => "notified",
         }
     }
 
@@ -84,6 +89,7 @@ impl How {
             How::Plain => "instructions_per_call_and_side",
             How::Deadline => "instructions_with_deadline",
             How::Async => "instructions_to_async_fn",
+            How::Notified => "instructions_notified",
         }
     }
 }
@@ -137,7 +143,8 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     report::print(json, &figures)?;
     if arguments.profile {
         let (how, calls) = (kinds[0], arguments.whole_batches());
-        let inside = Some("*instructions*stepped*");
+        let inside =
+            Some(if how == How::Notified { "*invoke*counted*" } else { "*instructions*stepped*" });
         let profile = arguments.count(&own, how, calls, inside)?.profile()?;
         print_profile(&profile, f64::from(calls) * SIDES)?;
     }
@@ -188,17 +195,21 @@ fn print_profile(profile: &Profile, divisor: f64) -> Result<(), Error> {
 
 /// The calls, with both engines in this process.
 pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
+    if arguments.how == How::Notified {
+        let StepArguments { url, inflight, calls, .. } = arguments;
+        return invoke::step(url, *inflight, *calls, WARM_UP);
+    }
     let own = || builder(&arguments.url, Wait::Spin).progress(hg::Progress::Own);
     let target = own().listen(true).open(&arguments.url)?;
     match arguments.how {
         How::Async => target.register(echo_async)?,
-        How::Plain | How::Deadline => target.register(echo)?,
+        How::Plain | How::Deadline | How::Notified => target.register(echo)?,
     }
     let origin = own().open(&arguments.url)?;
     let peer = origin.lookup(target.address())?;
     let pair = (&target, &origin, &peer);
     match arguments.how {
-        How::Plain | How::Async => {
+        How::Plain | How::Async | How::Notified => {
             steps(arguments, pair, |value| origin.call(echo, &peer, (value,)))
         }
         How::Deadline => {
@@ -221,11 +232,11 @@ fn steps<'e>(
             let why = "over a network, calls are counted one by one: --inflight 1";
             return Err(Error::Impossible(why.to_owned()));
         }
-        (0..WARM_UP).try_for_each(in_turns)?;
+        (0..WARM_UP.into()).try_for_each(in_turns)?;
         return stepped(arguments.calls, in_turns);
     }
     let once = |value| stepped_once(target, &call, value);
-    (0..WARM_UP).try_for_each(once)?;
+    (0..WARM_UP.into()).try_for_each(once)?;
     if arguments.inflight > 1 {
         return stepped_batches(target, call, arguments.inflight, arguments.calls);
     }
@@ -300,7 +311,7 @@ fn stepped_batches<'e>(
 const ROWS: usize = 40;
 
 /// Calls before those that are counted.
-const WARM_UP: u64 = 1_000;
+const WARM_UP: u32 = 1_000;
 
 /// Of the calls that have one.
 const DEADLINE: Duration = Duration::from_secs(3600);

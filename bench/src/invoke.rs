@@ -13,6 +13,7 @@
 //! Where there is no room, a call comes back and is made again after some progress: both sides spin. A rate ends when the last call is known to have run, and counts
 //! only if all have. Arguments of 8 bytes are a number, longer ones bytes and their length.
 
+mod stepped;
 mod workers;
 
 use std::rc::Rc;
@@ -25,6 +26,7 @@ use crate::product::call::{Caller, Shape, WORD};
 use crate::product::target::Target;
 use crate::report;
 use crate::turns::{Place, Turns, derived};
+pub(crate) use stepped::step;
 use workers::Workers;
 pub(crate) use workers::{InvokedArguments, Packed, serve};
 

@@ -172,14 +172,15 @@ fn the_wait_for_a_lock_is_measured_beside_pulls() {
 
 #[test]
 fn instructions_are_counted_or_the_missing_tool_is_named() {
-    for (inflight, how) in [("1", "plain"), ("4", "deadline"), ("1", "async")] {
+    for (inflight, how) in [("1", "plain"), ("4", "deadline"), ("1", "async"), ("4", "notified")] {
         let arguments = ["instructions", "--calls", "20", "--repetitions", "1"];
         let arguments = [&arguments[..], &["--inflight", inflight, "--how", how]].concat();
         let Some(lines) = counted_with("valgrind", &arguments) else { return };
         let figure = match how {
             "plain" => "instructions_per_call_and_side",
             "deadline" => "instructions_with_deadline",
-            _ => "instructions_to_async_fn",
+            "async" => "instructions_to_async_fn",
+            _ => "instructions_notified",
         };
         assert_eq!(lines[0]["figure"], figure);
         assert!(number(&lines[0], "min") > 100.0, "{}", lines[0]);

@@ -129,6 +129,9 @@ pub struct Port<N> {
     connections: FxHashMap<Peer, Connection>,
     /// Whose message was the last one: others of it follow.
     latest: Option<(Peer, u32)>,
+    /// What may be taken before the next round ([`Port::advance`]), and rounds for which there may be several.
+    glimpses: u8,
+    trust: u8,
     pool: Pool,
     /// Links with an open block.
     unflushed: Vec<u32>,
@@ -170,6 +173,8 @@ impl<N> Port<N> {
             links: Vec::new(),
             connections: FxHashMap::default(),
             latest: None,
+            glimpses: 0,
+            trust: 0,
             pool: Pool::new(limits.block),
             unflushed: Vec::new(),
             owing: Vec::new(),

@@ -143,6 +143,34 @@ fn a_full_receiver(plugin: &dyn Plugin, url: &str) {
     world.until("it goes on", |world| world.consumed[1].len() == written as usize + 1);
 }
 
+/// Records that come one by one, of lengths that short cuts take and of others; one end begins while the others are at it, and one ends.
+fn one_by_one(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let mut world = World::new(plugin, url, 3, Limits::default());
+    let length = |tag: u32| [8, 40, 41, 0, 300, 5000][tag as usize % 6];
+    let mut tags = 0..;
+    let mut turn = |world: &mut World, from: u32, to: u32| {
+        let tag = tags.next().unwrap();
+        world.write(from, to, tag, length(tag)).unwrap();
+        world.port(from).tell(to, When::Consumed, u64::from(tag));
+        world.until("one more is told", |world| world.told[from as usize].len() > tag as usize);
+    };
+    for _ in 0..600 {
+        turn(&mut world, 0, 1);
+    }
+    world.write(2, 1, 7, 100).unwrap();
+    while !world.consumed[1].contains(&(2, 7, 100)) {
+        turn(&mut world, 0, 1);
+    }
+    let made = world.told[0].len();
+    assert_eq!(world.told[0], (0..made as u64).collect::<Vec<_>>());
+    let consumed = world.consumed[1].iter().filter(|it| it.0 == 0).copied();
+    let expected = (0..).take(made).map(|tag| (0, tag, length(tag)));
+    assert!(consumed.eq(expected), "each once, in order");
+    world.ports[1] = None;
+    world.until("it is gone", |world| world.gone[0].iter().any(|(end, _)| *end == 1));
+}
+
 fn an_end(plugin: &dyn Plugin, url: &str) {
     let _watchdog = Watchdog::start();
     let mut world = World::new(plugin, url, 3, Limits::default());
@@ -384,6 +412,7 @@ macro_rules! suite {
         mod $name {
             suite!(@ $plugin, $url, every_record_arrives_once_and_in_order_from_each_to_each, all_to_all);
             suite!(@ $plugin, $url, a_receiver_that_consumes_nothing_holds_a_window_at_most, a_full_receiver);
+            suite!(@ $plugin, $url, records_that_come_one_by_one_keep_no_other_end_from_being_heard, one_by_one);
             suite!(@ $plugin, $url, an_end_that_is_gone_is_named_and_the_others_go_on, an_end);
             suite!(@ $plugin, $url, an_idle_connection_is_closed_and_made_again, an_idle_connection);
             suite!(@ $plugin, $url, who_does_not_know_the_token_is_not_heard, a_stranger);

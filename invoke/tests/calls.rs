@@ -49,6 +49,12 @@ fn ask(here: &Request, sender: u32) {
 }
 
 #[rpc(crate = hg_invoke)]
+fn measure(sender: u32, bytes: &[u8]) {
+    assert!(bytes.iter().all(|byte| *byte == 7));
+    RUN.with_borrow_mut(|run| run.push((sender, bytes.len() as u64)));
+}
+
+#[rpc(crate = hg_invoke)]
 fn waits(here: &Request) {
     let full = here.progress();
     assert!(matches!(full, Err(Error::Inside)));
@@ -57,7 +63,15 @@ fn waits(here: &Request) {
 
 fn fabric() -> Fabric {
     let fabric = Fabric::new().register(note).unwrap().register(spread).unwrap();
-    fabric.register(fail).unwrap().register(waits).unwrap().register(ask).unwrap()
+    fabric
+        .register(fail)
+        .unwrap()
+        .register(waits)
+        .unwrap()
+        .register(ask)
+        .unwrap()
+        .register(measure)
+        .unwrap()
 }
 
 /// Every worker calls every one, itself included.
@@ -115,6 +129,57 @@ fn calls_that_call(url: &str) {
     });
     // A binary tree of depth 6 from each of 6 workers, 3 times.
     assert_eq!(runs.iter().sum::<usize>(), 127 * 6 * 3);
+}
+
+/// Arguments that fill a block, are longer than one, or longer than half of a window.
+fn long_arguments(url: &str) {
+    const LENGTHS: [usize; 4] = [4_000, 4_096, 5_000, 16_000];
+    let runs = run(url, (2, 1), &fabric(), |worker| {
+        let to = Place { process: 1 - worker.place().process, thread: 0 };
+        for room in [Room::Return, Room::Wait, Room::Queue] {
+            for len in LENGTHS {
+                let bytes = vec![7; len];
+                while let Err(refused) =
+                    worker.call_with(to, measure, (0, &bytes[..]), How::room(room))
+                {
+                    assert!(room == Room::Return, "{refused}");
+                    assert!(matches!(refused.error, Error::Full(_)), "{refused}");
+                    worker.progress().unwrap();
+                }
+            }
+            let bytes = vec![7; 131_072];
+            let refused =
+                worker.call_with(to, measure, (0, &bytes[..]), How::room(room)).unwrap_err();
+            assert!(matches!(refused.error, Error::TooLong { .. }), "{refused}");
+        }
+        worker.quiesce().unwrap();
+        let run = RUN.with_borrow_mut(std::mem::take);
+        worker.finish().unwrap();
+        run
+    });
+    let lengths = LENGTHS.map(|len| (0, len as u64)).repeat(3);
+    assert_eq!(runs, [lengths.clone(), lengths]);
+}
+
+/// One call after the other, each known to have run, every second one of which panics.
+fn panics_elsewhere(url: &str) {
+    let runs = run(url, (2, 1), &fabric(), |worker| {
+        if worker.place().process == 0 {
+            let (to, ran) = (Place { process: 1, thread: 0 }, Synchronizer::new());
+            for number in 0..20 {
+                worker.call_with(to, fail, (number % 2,), How::default().when_run(&ran)).unwrap();
+                ran.wait(&worker).unwrap();
+                worker.call_with(to, note, (0, number), How::default().when_run(&ran)).unwrap();
+                ran.wait(&worker).unwrap();
+            }
+        }
+        worker.quiesce().unwrap();
+        let run = RUN.with_borrow_mut(std::mem::take);
+        let panicked = worker.panicked();
+        worker.finish().unwrap();
+        (panicked, run)
+    });
+    assert_eq!(runs[1], (10, (0..20).map(|number| (0, number)).collect()));
 }
 
 fn notifications(url: &str) {
@@ -193,6 +258,8 @@ fn an_end(url: &str) {
 over_each_transport! {
     every_call_runs_once_and_in_order_whatever_is_chosen_for_full_receivers => with_each_choice,
     the_barrier_waits_for_calls_that_calls_make => calls_that_call,
+    arguments_of_any_length_are_run_or_refused => long_arguments,
+    a_function_that_panics_has_run_and_those_behind_it_run => panics_elsewhere,
     whoever_waits_is_told => notifications,
     a_worker_that_is_gone_is_named_to_all_that_wait_for_it => a_death,
     finish_waits_no_longer_for_who_makes_no_progress_than_a_connection_may_take => an_end,
@@ -247,10 +314,16 @@ fn arguments_that_fail_while_they_are_written_leave_no_call() {
 #[test]
 fn what_cannot_be_called_is_refused_with_its_arguments() {
     run("sm://", (1, 1), &Fabric::new().register(note).unwrap(), |worker| {
-        let nowhere = Place { process: 1, thread: 0 };
-        let refused = worker.call_with(nowhere, note, (7, 8), How::default()).unwrap_err();
-        assert_eq!(refused.args, (7, 8));
-        assert!(matches!(refused.error, Error::NoSuchPlace(place) if place == nowhere));
+        let (process, thread) = (Place { process: 1, thread: 0 }, Place { process: 0, thread: 1 });
+        for nowhere in
+            [process, thread, Place::any_of(1), Place { process: 0, thread: u32::MAX - 1 }]
+        {
+            for room in [Room::Return, Room::Wait, Room::Queue] {
+                let refused = worker.call_with(nowhere, note, (7, 8), How::room(room)).unwrap_err();
+                assert_eq!(refused.args, (7, 8));
+                assert!(matches!(refused.error, Error::NoSuchPlace(place) if place == nowhere));
+            }
+        }
         let unknown = worker.call(worker.place(), fail, (0,));
         assert!(matches!(unknown, Err(Error::NotRegistered(_))), "{unknown:?}");
     });

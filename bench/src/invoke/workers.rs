@@ -20,7 +20,7 @@ thread_local! {
 }
 
 #[rpc(crate = hg_invoke)]
-fn take_word(word: u64) {
+pub(super) fn take_word(word: u64) {
     black_box(word);
     RUN.set(RUN.get() + 1);
 }
@@ -228,7 +228,7 @@ impl Workers {
     }
 }
 
-fn fabric(packed: Packed) -> Result<Fabric, Error> {
+pub(super) fn fabric(packed: Packed) -> Result<Fabric, Error> {
     let packing = match packed {
         Packed::Trad => Packing::Trad,
         Packed::Ovfl => Packing::Ovfl,
@@ -238,7 +238,7 @@ fn fabric(packed: Packed) -> Result<Fabric, Error> {
     Ok(fabric.register(take_word)?.register(take_bytes)?.register(stop)?)
 }
 
-fn one(workers: Vec<Worker>) -> Result<Worker, Error> {
+pub(super) fn one(workers: Vec<Worker>) -> Result<Worker, Error> {
     let one = workers.into_iter().next();
     one.ok_or_else(|| Error::Failed("a fabric without a worker".to_owned()))
 }

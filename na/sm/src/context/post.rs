@@ -24,6 +24,11 @@ impl SmContext {
         if self.guard.is_child() {
             return Err(Rejected { op, error: Error::Forked });
         }
+        if let Op::SendUnexpected { to, message } = &op
+            && let Some(id) = self.post_request(*to, token, message)
+        {
+            return Ok(id);
+        }
         match op {
             Op::SendUnexpected { to, message } => self.send(token, to, Kind::Request, message),
             Op::SendExpected { to, tag, message } => {
@@ -37,6 +42,20 @@ impl SmContext {
             view @ Op::View { .. } => self.post_view(token, view),
             other => Err(Rejected { op: other, error: Error::Unsupported("this operation") }),
         }
+    }
+
+    /// The fast path of a request, or nothing: looked at where it is, since moving it about costs more than publishing it.
+    #[inline(always)]
+    fn post_request(&mut self, to: Peer, token: Token, message: &Message) -> Option<OpId> {
+        let connection = self.peers.find(to)?;
+        let sent = connection.send_inline(Kind::Request, message);
+        if sent == Inline::Refused {
+            return None;
+        }
+        connection.own_ahead();
+        let id = self.next_id(to);
+        let is_told = sent == Inline::Ring || token & QUIET == 0;
+        Some(if is_told { self.tell(to, id, token, sent) } else { id })
     }
 
     /// The fast path of an answer, or nothing.
