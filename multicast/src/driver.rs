@@ -97,6 +97,9 @@ impl<'e> Driver<'e> {
             has_moved |= driver.poll_watches(&mut context);
             driver.expire();
             if !has_moved {
+                // Those that have ended are watchers no more, and give back their places among the requests in service.
+                let is_there = |request: &hg::Request| !request.is_cancelled();
+                driver.watchers.retain(|it| it.request().is_some_and(is_there));
                 // Where members are more than cores, one that has just been told something may wait for this one.
                 thread::yield_now();
                 let next = driver.deadlines.first_key_value().map(|it| it.0.0);
@@ -130,12 +133,7 @@ impl<'e> Driver<'e> {
         match input {
             Input::Told { group, from, origin, message } => self.told(group, from, origin, message),
             Input::Met { group, origin, meeting } => self.met(group, origin, meeting),
-            Input::Watched(answer) => {
-                // Those that have ended are watchers no more, and give back their places among the requests in service.
-                self.watchers
-                    .retain(|it| it.request().is_some_and(|request| !request.is_cancelled()));
-                self.watchers.push(answer);
-            }
+            Input::Watched(answer) => self.watchers.push(answer),
             Input::Open(opening) => self.open(*opening),
             Input::Send(id, sending) => self.send(id, *sending),
             Input::Joined(id, completer) => {

@@ -31,7 +31,7 @@ pub(crate) use self::{
     blocks::BlockSet,
     message::{Header, Message, is_possible},
 };
-use self::{lane::Lane, object::Object, receiving::Waiting};
+use self::{lane::Lane, message::NUMBERS_END, object::Object, receiving::Waiting};
 
 /// Blocks of an object at most.
 pub(crate) const BLOCKS_MAX: u64 = 1 << 24;
@@ -398,7 +398,7 @@ impl<S> Machine<S> {
                 self.watch_root();
                 self.tell(0, self.join());
             }
-            Message::Begin { next } if from == 0 => self.begin(next),
+            Message::Begin { next } if from == 0 && next < NUMBERS_END => self.begin(next),
             Message::Offer { object, block, header, source } => {
                 self.handle_offer(Waiting { from, object, block, header, source });
             }
@@ -426,7 +426,8 @@ impl<S> Machine<S> {
             self.fail(from, "it was told of other members, or of other nodes", true);
             return;
         }
-        self.joined.insert(from, whole);
+        // Nobody has what was not sent.
+        self.joined.insert(from, whole.min(self.next));
         self.actions.push_back(Action::Watch { member: from });
         if self.joined.len() + 1 == self.config.nodes.len() {
             self.phase = Phase::Open;

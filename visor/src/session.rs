@@ -213,6 +213,17 @@ impl Session {
         }
         let mut batch = std::mem::take(&mut self.batch);
         found |= self.local.progress(now, &mut batch)?;
+        // What has left had done so before the frames of this round came, one of which may end its connection.
+        for completion in &batch {
+            match completion {
+                Completion::Done(Done { token: TOLD, result: Ok(()), .. }) => {
+                    events.push(Event::Left)
+                }
+                // A frame is lost, of which nobody can tell the other end.
+                Completion::Done(Done { result: Err(_), .. }) => self.hang_up(),
+                _ => {}
+            }
+        }
         for completion in batch.drain(..) {
             match completion {
                 Completion::Unexpected { message, .. } => self.heard(message, events),
@@ -220,10 +231,6 @@ impl Session {
                     self.is_blocked = false;
                     self.flush_waiting();
                 }
-                Completion::Done(Done { token: TOLD, result: Ok(()), .. }) => {
-                    events.push(Event::Left)
-                }
-                // Those that failed end with the daemon, whose end is told next.
                 Completion::Gone { reason, .. } => self.lost(now, reason, events),
                 _ => {}
             }

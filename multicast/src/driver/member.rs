@@ -219,7 +219,7 @@ impl Member {
 
     pub(super) fn passed_on(&mut self, to: u32, object: u64, block: u64) {
         self.trace(What::Taken, to, object, block);
-        let local = self.locals.get_mut(&object);
+        let local = self.locals.get_mut(&object).filter(|it| block < it.header.blocks());
         let bytes = local.as_ref().map_or(0, |it| it.extent(block).len);
         if let Some(disk) = local.and_then(|it| it.store.disk()) {
             disk.taken(to, block);

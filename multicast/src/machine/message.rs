@@ -7,6 +7,8 @@ use crate::schedule::{Kind, WHOLE_BLOCKS_MAX};
 
 /// Bytes that may stand in front of an object.
 pub const METADATA_MAX: usize = 4096;
+/// No root comes to numbers of objects from here.
+pub(super) const NUMBERS_END: u64 = 1 << 63;
 
 /// What an object is, with the first offer that a neighbour makes of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

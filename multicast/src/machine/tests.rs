@@ -159,6 +159,24 @@ fn what_only_the_root_says_is_not_taken_from_others() {
 }
 
 #[test]
+fn numbers_that_nobody_comes_to_end_no_member_but_the_one_that_says_them() {
+    let config = |own| Config { own, nodes: vec![0, 1], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut root = Machine::<u64>::new(config(0), Carried::default());
+    let message = Message::Join { digest: 0, whole: u64::MAX };
+    root.handle(Event::Message { from: 1, message });
+    let object = root.send(Choice::Auto, (10, 10), true, vec![]);
+    let actions: Vec<_> = std::iter::from_fn(|| root.poll_action()).collect();
+    let is_offer =
+        |it: &Action<u64>| matches!(it, Action::Offer { object: of, .. } if *of == object);
+    assert!(actions.iter().any(is_offer), "{actions:?}");
+    let mut receiver = Machine::<u64>::new(config(1), Carried::default());
+    let message = Message::Begin { next: u64::MAX };
+    receiver.handle(Event::Message { from: 0, message });
+    let actions: Vec<_> = std::iter::from_fn(|| receiver.poll_action()).collect();
+    assert!(actions.iter().any(|it| matches!(it, Action::Failed { member: 0, .. })));
+}
+
+#[test]
 fn a_block_that_two_members_offer_is_pulled_once() {
     let config = Config { own: 1, nodes: vec![0, 1, 2], digest: 0, in_flight: 1, untaken_max: 1 };
     let mut machine = Machine::<u64>::new(config, Carried::default());

@@ -86,15 +86,6 @@ struct Retiring {
     by: Instant,
 }
 
-/// A move that libfabric makes.
-#[derive(Debug)]
-enum Moving {
-    /// The end of the transfer of this number is said when it is over.
-    Awaited(u64),
-    /// The end was said behind it: if it fails, so must all that follows.
-    InOrder,
-}
-
 /// What a context has of libfabric.
 pub(crate) struct Ofi {
     shared: Arc<Shared>,
@@ -106,7 +97,7 @@ pub(crate) struct Ofi {
     flights: Vec<Option<Flight>>,
     free_flights: Vec<usize>,
     /// Moves that libfabric makes for transfers of peers, by number.
-    moves: FxHashMap<u64, (Peer, Moving)>,
+    moves: FxHashMap<u64, (Peer, u64)>,
     last_move: u64,
     flush: Flush,
     /// libfabric took a frame no more: it is tried again at this time.
@@ -273,11 +264,9 @@ impl Carrier for Ofi {
             return Err(unreached);
         }
         endpoint.move_run((address, grant), run, to_peer, note)?;
-        let is_awaited = !(to_peer && endpoint.keeps_order());
-        let moving = if is_awaited { Moving::Awaited(id) } else { Moving::InOrder };
         self.last_move = note;
-        self.moves.insert(note, (peer, moving));
-        Ok(is_awaited)
+        self.moves.insert(note, (peer, id));
+        Ok(true)
     }
 }
 
@@ -510,7 +499,9 @@ fn happened(context: &mut OfiContext, event: Event) {
             if let Some(fault) = fault {
                 tracing::debug!(%fault, "a move to or from lent memory failed");
             }
-            move_ended(context, note, fault);
+            if let Some((peer, id)) = context.transport.moves.remove(&note) {
+                context.moved(peer, id, fault.is_some());
+            }
         }
         Event::Lost(address, fault) => frame_lost(context, address, fault),
         // Of a receive: whose it was is not known. A connection that is broken shows on its lifeline, or is stalled.
@@ -557,21 +548,6 @@ fn flight_landed(context: &mut OfiContext, note: u64, fault: Option<Fault>) {
             let reason = Ofi::unreachable(fault);
             context.finished.extend(flight.sending.map(|sending| ended(sending, &reason)));
             context.way_broke(flight.peer.index(), fault);
-        }
-    }
-}
-
-/// A move is over.
-fn move_ended(context: &mut OfiContext, note: u64, fault: Option<Fault>) {
-    let Some((peer, moving)) = context.transport.moves.remove(&note) else { return };
-    match (moving, fault) {
-        (Moving::Awaited(id), _) => context.moved(peer, id, fault.is_some()),
-        (Moving::InOrder, None) => {}
-        // libfabric would connect again, and send the rest of what was to arrive behind it.
-        (Moving::InOrder, Some(fault)) => {
-            if context.links.find(peer).is_some() {
-                context.way_broke(peer.index(), fault);
-            }
         }
     }
 }

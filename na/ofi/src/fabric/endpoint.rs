@@ -18,7 +18,6 @@ use rustc_hash::FxHashMap;
 
 use crate::fabric::{
     Fault,
-    delivery::Delivery,
     frames::{FRAMES_MAX, Frames},
     handles::Handle,
     injected::Injected,
@@ -150,8 +149,7 @@ impl Endpoint {
         }
         let name = name_of(&ep)?;
         let is_copied = offer.provider == "shm" && library()?.version() < INBOXES_SINCE;
-        let delivery = Delivery::of(offer, is_copied);
-        let one_sided = (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits, delivery));
+        let one_sided = (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits, is_copied));
         let mut endpoint = Self {
             one_sided,
             notes: vec![0; transmit.count()],

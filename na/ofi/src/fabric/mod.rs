@@ -11,8 +11,6 @@
 //! | `way` | the calls that carry messages, untagged or tagged |
 //! | `near` | endpoints of this process know when one another is closed |
 //! | `open` | opens what an endpoint is made of |
-//! | `keys` | keys of lent memory that nobody guesses |
-//! | `delivery` | what is known of the bytes when a move to a peer's memory is complete |
 //! | `rma` | one-sided operations, and registration as each provider wants it |
 //! | `stuck` | a lock that a killed process has left locked |
 //! | `closing` | how an endpoint is closed |
@@ -22,14 +20,12 @@
 //! every method that reaches the library takes `&mut self`.
 
 mod closing;
-mod delivery;
 mod endpoint;
 mod fault;
 mod frames;
 mod handles;
 mod injected;
 mod intake;
-mod keys;
 mod near;
 mod offer;
 mod open;

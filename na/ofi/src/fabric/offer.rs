@@ -216,8 +216,6 @@ pub(crate) struct Limits {
     /// Bytes of a registration's key.
     pub(crate) mr_key_size: usize,
     pub(crate) caps: u64,
-    /// What keeps its order (`FI_ORDER_...`).
-    pub(crate) order: u64,
     pub(crate) address_format: u32,
 }
 
@@ -278,7 +276,6 @@ impl Offer {
             mr_mode: domain.mr_mode,
             mr_key_size: domain.mr_key_size,
             caps: info.caps,
-            order: transmit.msg_order,
             address_format: info.addr_format,
         }
     }
