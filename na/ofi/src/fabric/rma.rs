@@ -20,10 +20,9 @@ use crate::fabric::{
     frames::Frames,
     handles::Handle,
     offer::Limits,
+    shares::Shares,
 };
 
-/// Moves under way at a time.
-const MOVES_MAX: usize = 64;
 /// Keys of the frames are not above this.
 const FRAME_KEYS: u64 = 2;
 /// `FI_ENOKEY`: of a registration whose key another one has.
@@ -33,7 +32,7 @@ const KEYS_TRIED: usize = 64;
 /// Places for moves. libfabric's shm (1.17) never tells of some that were under way to a process that is killed: nobody
 /// knows whether it still has their contexts, so that their places are lost until the endpoint is closed. When all are,
 /// bytes travel in frames.
-const PLACES: usize = 64 * MOVES_MAX;
+const PLACES: usize = 4096;
 /// Registrations that the library has refused to close, from which on nothing more is lent: bytes travel in frames.
 pub(super) const UNCLOSED_MAX: usize = 64;
 
@@ -81,8 +80,8 @@ pub(crate) struct OneSided {
     moves: Vec<Option<Move>>,
     /// What the library has refused to close; tried again behind the endpoint.
     unclosed: Vec<Lent>,
-    /// Moves that are not lost.
-    under_way: usize,
+    /// Those that are not lost.
+    shares: Shares,
     /// Only their contexts are used: they name moves.
     contexts: Frames,
     mr_mode: i32,
@@ -104,7 +103,7 @@ impl OneSided {
             lent: Vec::new(),
             unclosed: Vec::new(),
             moves: (0..PLACES).map(|_| None).collect(),
-            under_way: 0,
+            shares: Shares::default(),
             contexts: Frames::new(PLACES, 1),
             mr_mode: limits.mr_mode,
             key_size: limits.mr_key_size,
@@ -123,7 +122,9 @@ impl OneSided {
         if let Some(local) = ended.local.take() {
             self.end(local);
         }
-        self.under_way -= usize::from(!ended.is_lost);
+        if !ended.is_lost {
+            self.shares.remove(ended.peer);
+        }
         Some(Event::Moved(ended.note, fault))
     }
 
@@ -147,8 +148,8 @@ impl OneSided {
         let moves = self.moves.iter_mut().flatten();
         for lost in moves.filter(|it| it.peer == address && !it.is_lost) {
             lost.is_lost = true;
-            self.under_way -= 1;
         }
+        self.shares.forget(address);
     }
 }
 
@@ -210,7 +211,7 @@ impl Endpoint {
             return Err(Fault::new("fi_write", sys::errno::AGAIN));
         }
         let side = self.one_sided.as_ref().ok_or_else(unsupported)?;
-        if side.under_way >= MOVES_MAX {
+        if !side.shares.may_add(peer) {
             return Err(Fault::new("fi_write", sys::errno::AGAIN));
         }
         // All lost: no waiting helps.
@@ -240,7 +241,7 @@ impl Endpoint {
         }
         let (is_lost, _memory) = (false, memory.clone());
         side.moves[place] = Some(Move { note, peer, is_lost, local, _memory });
-        side.under_way += 1;
+        side.shares.add(peer);
         Ok(())
     }
 
@@ -502,27 +503,50 @@ pub(super) mod tests {
         let Some([(mut one, there), _other]) = pair("tcp", 0) else { panic!("no tcp") };
         let memory = Held::from(Arc::new(Memory::from(vec![0; 64])));
         let run = memory.segments()[0];
-        let lost = |place| Move {
-            note: place,
-            peer: 77,
-            is_lost: false,
-            local: None,
-            _memory: memory.clone(),
-        };
+        let lost =
+            |note| Move { note, peer: there, is_lost: false, local: None, _memory: memory.clone() };
         let side = one.one_sided.as_mut().unwrap();
-        let places = side.moves.len();
-        (side.moves, side.under_way) = ((0..64).map(|place| Some(lost(place))).collect(), 64);
-        side.moves.resize_with(places, || None);
+        while side.shares.may_add(there) {
+            side.shares.add(there);
+        }
         let grant = Grant { address: 0, key: 1 };
         let fault = one.move_run((there, grant), (&memory, run), true, 5).unwrap_err();
         assert!(fault.is_again(), "{fault}");
         let side = one.one_sided.as_mut().unwrap();
-        side.moves = (0..places as u64).map(|place| Some(lost(place))).collect();
-        side.under_way = places;
-        side.lose(77);
-        assert_eq!(side.under_way, 0);
+        let places = side.moves.len() as u64;
+        side.moves = (0..places).map(|note| Some(lost(note))).collect();
+        side.lose(there);
+        assert!(side.shares.may_add(there) && side.moves.iter().flatten().all(|it| it.is_lost));
         let fault = one.move_run((there, grant), (&memory, run), true, 5).unwrap_err();
         assert!(!fault.is_again(), "{fault}");
+    }
+
+    #[test]
+    fn moves_to_one_that_takes_nothing_leave_places_to_others() {
+        let (Some(mut pair), Some([_, (mut friend, _)])) = (pair("tcp", 0), pair("tcp", 0)) else {
+            panic!("no tcp")
+        };
+        let [own, stopped_s, friend_s] =
+            [1, 0, 0].map(|byte| Held::from(Arc::new(Memory::from(vec![byte; 100]))));
+        let (_, grant) = pair[1].0.lend(&stopped_s, stopped_s.segments()[0], true).unwrap();
+        assert!(moved(&mut pair, &own, grant, true).is_none(), "they are connected");
+        let [(mut one, stopped), _takes_nothing] = pair;
+        let (run, mut events, mut note) = (own.segments()[0], Vec::new(), 0);
+        while one.move_run((stopped, grant), (&own, run), true, note).is_ok() {
+            note += 1;
+        }
+        assert!(note > 1, "as many as it may have");
+        let address = one.insert(friend.name()).unwrap();
+        let (_, grant) = friend.lend(&friend_s, friend_s.segments()[0], true).unwrap();
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let (last, mut is_handed) = (1000, false);
+        while !events.iter().any(|it| matches!(it, Event::Moved(1000, None))) {
+            assert!(std::time::Instant::now() < end, "held up by one that takes nothing");
+            is_handed |=
+                !is_handed && one.move_run((address, grant), (&own, run), true, last).is_ok();
+            one.poll(&mut events).unwrap();
+            friend.poll(&mut Vec::new()).unwrap();
+        }
     }
 
     #[test]
