@@ -5,7 +5,7 @@
 use std::{
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread,
@@ -244,6 +244,48 @@ fn an_engine_is_closed_while_a_piece_takes_long() {
     let pulling = pair.owner.call(pulled, &there, (lent.descriptor(),));
     hear(&is_at_it);
     pair.user.close();
+    assert!(pulling.wait().is_err());
+    drop(go_on);
+}
+
+#[test]
+fn an_engine_is_closed_between_two_pieces_of_which_the_second_takes_long() {
+    let pair = Pair::new(Progress::Background);
+    let (go_on, goes_on) = channel::<()>();
+    let (goes_on, pieces) = (Mutex::new(goes_on), AtomicUsize::new(0));
+    let stop: Before = Box::new(move || {
+        if pieces.fetch_add(1, Ordering::SeqCst) > 0 {
+            let _nobody_tells = goes_on.lock().unwrap().recv_timeout(LIMIT / 2);
+        }
+        Ok(())
+    });
+    assert!(pair.watched.before.set(stop).is_ok());
+    let (tell, told) = channel();
+    let (tell, closes) = (Mutex::new(tell), Arc::new(AtomicBool::new(false)));
+    let is_closed = Arc::clone(&closes);
+    let pulls_twice = move |request: Request, (memory,): (Lent,)| {
+        let (tell, is_closed) = (tell.lock().unwrap().clone(), Arc::clone(&is_closed));
+        async move {
+            let wrong = |error: TransferError| error.to_string();
+            request.fetch(&memory).await.map_err(wrong)?;
+            let _nobody_waits = tell.send(());
+            // It computes, until somebody is about to close the engine, and a little longer.
+            while !is_closed.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
+            (0..1000).for_each(|_| thread::yield_now());
+            request.fetch(&memory).await.map(|_| 0).map_err(wrong)
+        }
+    };
+    pair.user.serve_async(pulled, pulls_twice).unwrap();
+    let there = pair.owner.lookup(pair.user.address()).unwrap();
+    let lent = pair.owner.expose(pattern(40_000), Rights::READ).unwrap();
+    let pulling = pair.owner.call(pulled, &there, (lent.descriptor(),));
+    hear(&told);
+    let start = Instant::now();
+    closes.store(true, Ordering::SeqCst);
+    pair.user.close();
+    assert!(start.elapsed() < LIMIT / 2, "closing has waited for a piece");
     assert!(pulling.wait().is_err());
     drop(go_on);
 }

@@ -86,10 +86,14 @@ impl Port {
         !self.movers.any()
     }
 
-    /// A thread that has the role is about to move a piece. `None`: nobody would stand in for it.
+    /// A thread that has the role is about to move a piece. `None`: nobody would stand in for it, or the engine closes.
     fn begin_moving(self: &Arc<Self>) -> Option<Running<'_>> {
         self.movers.running.fetch_add(1, Ordering::SeqCst);
         let running = Running(&self.movers);
+        // SeqCst, with `interrupt`: whoever closes the engine waits for this thread, unless he finds the piece counted.
+        if self.closing.load(Ordering::SeqCst) {
+            return None;
+        }
         let Some(flag) = Flag::raise(self) else { return Some(running) };
         let job = Box::new(move || Arc::clone(&flag.0).stand_in(flag));
         let spawned = self.shared.platform.spawn("hg-stand-in".to_owned(), job);
