@@ -3,11 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    pin::pin,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
+    task::{Context, Poll, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -287,6 +289,21 @@ fn an_engine_is_closed_between_two_pieces_of_which_the_second_takes_long() {
     pair.user.close();
     assert!(start.elapsed() < LIMIT / 2, "closing has waited for a piece");
     assert!(pulling.wait().is_err());
+    drop(go_on);
+}
+
+#[test]
+fn a_transfer_that_is_awaited_ends_with_its_engine_while_a_piece_takes_long() {
+    let pair = Pair::new(Progress::Background);
+    let (is_at_it, go_on) = hold_up(&pair.watched);
+    let theirs = pair.owner.expose(pattern(MIB), Rights::READ).unwrap();
+    let ours = pair.user.expose(vec![0; MIB], Rights::empty()).unwrap();
+    let mut transfer = pin!(pair.user.pull(&pair.to, theirs.descriptor(), &ours));
+    hear(&is_at_it);
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(transfer.as_mut().poll(&mut context).is_pending());
+    pair.user.close();
+    assert!(matches!(transfer.as_mut().poll(&mut context), Poll::Ready(Err(_))), "it waits on");
     drop(go_on);
 }
 

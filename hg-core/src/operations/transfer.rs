@@ -305,16 +305,19 @@ impl Operations {
         self.stalled.remove(&peer);
     }
 
-    /// The transport is closed, and has dropped what was open.
+    /// The transport is closed, and has dropped what was open. A piece that is being moved has its memory until it ends; whoever waits is told now, since
+    /// nobody looks at deadlines any more.
     pub(super) fn abort_transfer(&mut self, id: OperationId, why: &TransferError) {
         if let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) {
             if transfer.plan.is_open(OWN_MOVE) {
-                transfer.plan.stop(why.clone()); // It ends when that does.
+                transfer.plan.stop(why.clone());
             } else {
                 transfer.plan.abort(why.clone());
             }
         }
-        self.run_transfer(id, None);
+        if self.run_transfer(id, None) {
+            self.settle(id, Outcome::Moved(Moved::from(Err(why.clone()))), false);
+        }
     }
 
     /// Its deadline has come up: it ends, or, where it was stopped before, is told although the transport has its memory still.
