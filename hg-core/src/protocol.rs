@@ -326,7 +326,7 @@ impl Protocol {
             Completion::HungUp { peer, reason } => self.handle_hung_up(requests, *peer, reason),
             Completion::Gone { peer, .. } => {
                 self.addresses.remove(peer);
-                self.serves.handle_gone(*peer);
+                self.serves.handle_gone(*peer, arrived_of(requests, *peer));
             }
             // The enumeration may grow; what was never asked for concerns nobody here.
             _ => {}

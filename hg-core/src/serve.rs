@@ -227,6 +227,9 @@ impl Serves {
         if is_last {
             self.shrink();
             if self.hung_up.get(&from) == Some(&true) {
+                if let Arrival::Run { header, .. } = &arrival {
+                    self.remember(from, header.id);
+                }
                 self.hung_up.remove(&from);
             }
             self.set_ease();
@@ -492,9 +495,12 @@ impl Serves {
         was_running
     }
 
-    /// The origin is gone: nothing comes of it any more.
-    pub fn handle_gone(&mut self, peer: Peer) {
+    /// The origin is gone: nothing comes of it any more. Handlers of calls that `arrived` in the same round are told, as of one that hangs up.
+    pub fn handle_gone(&mut self, peer: Peer, arrived: impl Iterator<Item = u64>) {
         self.early_cancels.remove(&peer);
+        if self.hung_up.contains_key(&peer) {
+            arrived.for_each(|id| drop(self.remember(peer, id)));
+        }
         if self.is_held(peer) {
             self.hung_up.insert(peer, true);
         } else {

@@ -163,7 +163,33 @@ fn who_has_hung_up_is_served_one_way_calls_only() {
     assert!(serves.token(ORIGIN, 4, true).is_cancelled(), "nobody waits for it");
     serves.end_in_round(ORIGIN, 4);
     assert!(serves.end(ORIGIN, 1) && serves.end(ORIGIN, 2));
-    serves.handle_gone(ORIGIN);
+    serves.handle_gone(ORIGIN, std::iter::empty());
+    assert_eq!(serves.in_service(), 0);
+}
+
+/// Its last word comes before the handler is begun.
+#[test]
+fn the_handler_of_a_one_way_call_is_told_although_its_origin_is_gone_in_the_same_round() {
+    let mut serves = Serves::new(6, None);
+    hung_up(&mut serves, &[]);
+    let one_way = encoded(&Header::request(Kind::OneWay, 4, RpcId(5)));
+    assert!(matches!(serves.handle_message(ORIGIN, &one_way), Arrival::Run { .. }));
+    serves.handle_gone(ORIGIN, [4].into_iter());
+    let token = serves.keep_running(ORIGIN, 4).get_or_insert_default().clone();
+    assert!(token.is_cancelled());
+    assert!(serves.end(ORIGIN, 4));
+    // The same of the last one that was held.
+    let mut serves = Serves::new(1, None);
+    begin(&mut serves, ORIGIN, 1);
+    serves.hold(ORIGIN, Message::copied(&one_way), Instant::now());
+    hung_up(&mut serves, &[]);
+    serves.handle_gone(ORIGIN, std::iter::empty());
+    assert!(serves.end(ORIGIN, 1));
+    let (_, _, arrival) = serves.take_held(Instant::now()).unwrap();
+    assert!(matches!(arrival, Arrival::Run { .. }));
+    let token = serves.keep_running(ORIGIN, 4).get_or_insert_default().clone();
+    assert!(token.is_cancelled());
+    assert!(serves.end(ORIGIN, 4));
     assert_eq!(serves.in_service(), 0);
 }
 
