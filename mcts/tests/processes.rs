@@ -141,36 +141,50 @@ fn signal(pid: u32, name: &str) {
     assert!(sent.expect("kill").success());
 }
 
+/// Stops one process of three after the other, each in a search of its own.
+fn stops(url: &str, way: &str, who: std::ops::Range<u32>) {
+    let _watchdog = Watchdog::start();
+    for stopped in who {
+        let time = if way == "tree" { "--time=600" } else { "--time=2" };
+        let words = ["--local=3", "--patience=3", "--progress", "analyze", "--url", url, time];
+        let mut runner = start(PROGRAM, &[&words[..], &["--parallel", way]].concat());
+        let mut lines = BufReader::new(runner.stderr.take().expect("piped")).lines();
+        // The search is under way.
+        let line = lines.next().expect("a line").expect("text");
+        assert!(line.contains(" simulations, "), "{line}");
+        let pid = rank(runner.id(), stopped).expect("it lives");
+        signal(pid, "-STOP");
+        let name = format!("mcts-hex: process {stopped} has not answered for ");
+        let said = lines.by_ref().map_while(Result::ok);
+        let naming = said.filter(|line| line.starts_with(&name)).take(2).count();
+        assert_eq!(naming, 2, "both others name process {stopped}");
+        // It finds itself alone.
+        signal(pid, "-CONT");
+        let said: Vec<String> = lines.map_while(Result::ok).collect();
+        assert_eq!(runner.wait().expect("it ends").code(), Some(1), "{said:?}");
+    }
+}
+
 #[test]
 fn a_process_that_is_stopped_in_the_middle_of_a_search_is_named_and_the_others_end() {
-    let _watchdog = Watchdog::start();
-    for (url, way, who) in [
-        ("sm://", "tree", 0..3),
-        ("tcp://127.0.0.1", "tree", 0..3),
-        // With a tree each nobody waits before the time is over, and then, unless these are merged, only the leader.
-        ("sm://", "root", 1..3),
-        ("sm://", "merged", 0..2),
-    ] {
-        for stopped in who {
-            let time = if way == "tree" { "--time=600" } else { "--time=2" };
-            let words = ["--local=3", "--patience=3", "--progress", "analyze", "--url", url, time];
-            let mut runner = start(PROGRAM, &[&words[..], &["--parallel", way]].concat());
-            let mut lines = BufReader::new(runner.stderr.take().expect("piped")).lines();
-            // The search is under way.
-            let line = lines.next().expect("a line").expect("text");
-            assert!(line.contains(" simulations, "), "{line}");
-            let pid = rank(runner.id(), stopped).expect("it lives");
-            signal(pid, "-STOP");
-            let name = format!("mcts-hex: process {stopped} has not answered for ");
-            let said = lines.by_ref().map_while(Result::ok);
-            let naming = said.filter(|line| line.starts_with(&name)).take(2).count();
-            assert_eq!(naming, 2, "both others name process {stopped}");
-            // It finds itself alone.
-            signal(pid, "-CONT");
-            let said: Vec<String> = lines.map_while(Result::ok).collect();
-            assert_eq!(runner.wait().expect("it ends").code(), Some(1), "{said:?}");
-        }
-    }
+    stops("sm://", "tree", 0..3);
+}
+
+#[test]
+fn a_process_that_is_stopped_in_the_middle_of_a_search_over_tcp_is_named_and_the_others_end() {
+    stops("tcp://127.0.0.1", "tree", 0..3);
+}
+
+/// With a tree each nobody waits before the time is over.
+#[test]
+fn a_process_that_is_stopped_in_a_search_with_a_tree_each_is_named_and_the_others_end() {
+    stops("sm://", "root", 1..3);
+}
+
+/// With a tree each that are merged only the leader waits after the time.
+#[test]
+fn a_process_that_is_stopped_in_a_search_with_merged_trees_is_named_and_the_others_end() {
+    stops("sm://", "merged", 0..2);
 }
 
 #[test]
