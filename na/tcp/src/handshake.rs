@@ -244,6 +244,12 @@ impl TcpContext {
             let fate = refuse(&mut wire, &why);
             return self.dispose(wire, fate);
         };
+        let max = self.shared.settings.max_peers;
+        if !inbox.reserve(max) {
+            let why = format!("{max} wait for context {} already, its `max-peers`", hello.context);
+            let fate = refuse(&mut wire, &why);
+            return self.dispose(wire, fate);
+        }
         self.untime(&mut wire);
         self.no_stranger(&mut wire);
         self.wires.release(wire.key);

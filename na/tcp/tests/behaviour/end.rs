@@ -49,6 +49,12 @@ impl End {
         Ok(Self { domain, context, seen: VecDeque::new(), hung_up: HashMap::new() })
     }
 
+    /// Another context of the same domain.
+    pub(crate) fn beside(&self, id: u8) -> Self {
+        let (domain, context) = (Arc::clone(&self.domain), self.domain.context(id).unwrap());
+        Self { domain, context, seen: VecDeque::new(), hung_up: HashMap::new() }
+    }
+
     pub(crate) fn open(url: &str, settings: &[(&str, &str)]) -> Self {
         Self::try_open(url, settings).unwrap()
     }

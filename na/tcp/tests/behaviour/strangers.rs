@@ -370,6 +370,50 @@ fn strangers_do_not_count_as_peers_and_one_peer_too_many_is_told_so() {
 }
 
 #[test]
+fn no_more_than_max_peers_wait_for_a_context_that_makes_no_progress() {
+    const MAX: usize = 4;
+    let mut active = End::open(LOOPBACK, &[("max-peers", &MAX.to_string())]);
+    let mut busy = active.beside(1);
+    let mut waiting: Vec<TcpStream> = std::iter::repeat_with(|| {
+        let mut stranger = connect(&active.text());
+        stranger.write_all(&hello(1)).unwrap();
+        stranger.set_nonblocking(true).unwrap();
+        stranger
+    })
+    .take(10 * MAX)
+    .collect();
+    let start = std::time::Instant::now();
+    while waiting.len() > MAX {
+        in_time!(start, "{} wait", waiting.len());
+        active.round();
+        let refused: Vec<_> = waiting.extract_if(.., |raw| raw.peek(&mut [0]).is_ok()).collect();
+        for mut raw in refused {
+            raw.set_nonblocking(false).unwrap();
+            let (kind, sentence) = read_greeting(&mut raw);
+            let sentence = String::from_utf8(sentence).unwrap();
+            assert!(kind == 3 && sentence.contains("max-peers"), "{sentence}");
+            assert!(read_to_the_end(&mut raw).is_empty());
+        }
+    }
+    // It makes progress again: who has waited is heard, and their places are others' once they have gone.
+    drop(waiting);
+    for _ in 0..MAX {
+        busy.until(gone);
+    }
+    let mut late = End::open(LOOPBACK, &[]);
+    for number in 0..2 * MAX {
+        let peer = late.lookup(&busy.text());
+        late.send(QUIET, peer, b"hello");
+        while busy.take(arrived).is_none() {
+            in_time!(start, "{number} were served");
+            [&mut late, &mut active, &mut busy].into_iter().for_each(End::round);
+        }
+        late = End::open(LOOPBACK, &[]);
+        busy.until(gone);
+    }
+}
+
+#[test]
 fn peers_that_never_pause_do_not_starve_another() {
     let mut target = End::open(LOOPBACK, &[]);
     let flood: Vec<u8> = frame(UNEXPECTED, 0, &[1; 8000]).repeat(200);
