@@ -67,8 +67,10 @@ impl<T: Transport> FramedContext<T> {
         let connection = Connection::new(Phase::Greeting { since: now }, route);
         let place = self.links.accept(Framed::new(connection)).index();
         self.at(now + self.common.bounds.connect_timeout, place);
+        // Before it is watched: where that fails, it has come to nothing, and its place is another's.
+        let is_crowded = self.strangers.came(now, place);
         self.watch(place, lifeline);
-        if self.strangers.came(now, place) {
+        if is_crowded {
             self.shed_stranger(now);
         }
     }
