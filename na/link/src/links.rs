@@ -3,7 +3,7 @@
 //! The transport says what came ([`Link::deliver`]), what left, and who is gone; it asks what is to leave ([`Link::queues`],
 //! [`crate::initiator`], [`crate::owner`]). Completions are handed to the caller's list in the order that `na` promises.
 
-use std::hash::Hash;
+use std::{collections::VecDeque, hash::Hash};
 
 use hg_na::{
     Completion, Error, GoneReason, Message, Op, OpId, Peer, Reached, Rejected, Returned, Token,
@@ -31,8 +31,8 @@ pub struct Links<K, W> {
     serial: u64,
     /// Whether admission is open to all.
     admission: bool,
-    /// Links with messages that waited for admission when it was last open to each of them.
-    withholding: Vec<Peer>,
+    /// Links with messages that waited for admission when it was last open to each of them, in the order of their turns.
+    withholding: VecDeque<Peer>,
     /// Links that have ended and withhold messages.
     hung_up: usize,
     /// Bytes of memory that withheld messages take, as far as they are counted.
@@ -66,7 +66,7 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
             by_target: FxHashMap::default(),
             serial: 0,
             admission: true,
-            withholding: Vec::new(),
+            withholding: VecDeque::new(),
             hung_up: 0,
             held: 0,
         }
@@ -302,7 +302,7 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
         let Some(link) = self.find(peer) else { return };
         if link.is_admitted && !link.withheld.is_empty() && !link.is_withholding {
             link.is_withholding = true;
-            self.withholding.push(peer);
+            self.withholding.push_back(peer);
         }
     }
 
@@ -341,7 +341,7 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
         let mut left = most;
         while left > 0
             && self.has_admissible()
-            && let Some(peer) = self.withholding.pop()
+            && let Some(peer) = self.withholding.pop_front()
         {
             let Self { table, held, mark, .. } = self;
             let Some(link) = table.find(peer.index() ^ *mark, peer.generation()) else { continue };

@@ -385,3 +385,27 @@ fn of_requests_that_take_too_much_memory_those_of_the_greediest_peer_are_dropped
         }
     }
 }
+
+#[test]
+fn peers_whose_messages_wait_are_heard_in_turn_however_few_are_admitted_at_a_time() {
+    const EACH: usize = 3;
+    let mut links: Links<u8, ()> = Links::new(0, LIMITS);
+    let mut done = Vec::new();
+    links.set_admission(false);
+    let all = [(); 3].map(|()| links.accept(()));
+    for peer in all.repeat(EACH) {
+        let link = links.find(peer).unwrap();
+        assert!(!link.deliver((Lane::Unexpected, 0), Message::inline(8), false, &mut done));
+        assert_eq!(links.withhold(peer, 8, u64::MAX, &mut done), None);
+    }
+    for _ in 0..all.len() * EACH {
+        links.set_admission(true);
+        links.admit(1, &mut done, |_, _| {});
+        links.set_admission(false);
+    }
+    let heard = done.iter().map(|it| match it {
+        Completion::Unexpected { from, .. } => *from,
+        other => panic!("{other:?}"),
+    });
+    assert!(heard.eq(all.repeat(EACH)), "{done:?}");
+}
