@@ -60,7 +60,8 @@ pub(crate) struct RouteContext {
     /// Ends of operations that waited here.
     pub(crate) ended: Vec<Completion>,
     pub(crate) batch: Vec<Completion>,
-    serial: u64,
+    /// Of the last operation that waited here.
+    pub(crate) serial: u64,
     /// Rounds that are the local plugin's alone: nothing waits here, and the network sleeps.
     pub(crate) plain_rounds: u32,
     /// Rounds since the local plugin found something or was given something to do, and above those that it will be left
@@ -73,7 +74,8 @@ pub(crate) struct RouteContext {
     pub(crate) local_due: Option<Instant>,
     /// `may_sleep` has said yes, and nothing has made progress since.
     pub(crate) is_sleeping: bool,
-    /// Of the flush under way: which plugins' own have ended.
+    /// Of the flush under way: up to which serial it is for what waits here; which plugins' own have ended.
+    pub(crate) flush_to: Option<u64>,
     pub(crate) flushed: [bool; 2],
 }
 
@@ -117,6 +119,7 @@ impl RouteContext {
             local_sleeps: false,
             local_due: None,
             is_sleeping: false,
+            flush_to: None,
             flushed: [false; 2],
         })
     }

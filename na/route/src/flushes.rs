@@ -2,12 +2,16 @@
 
 use hg_na::Peer;
 
-use crate::{context::RouteContext, marks::Mark, trials::Candidate};
+use crate::{context::RouteContext, marks::Mark};
 
 impl RouteContext {
-    /// Whether both plugins' flushes have ended. What waits here may still go either way.
+    /// Whether both plugins' flushes have ended. What waits here may still go either way: theirs begin once no message does that
+    /// was accepted before this one began.
     pub(crate) fn flush_both(&mut self) -> bool {
-        if self.candidates.values().any(Candidate::is_used) || self.moves.holds_any() {
+        let to = *self.flush_to.get_or_insert(self.serial);
+        if self.candidates.values().any(|candidate| candidate.held.has_message_to(to))
+            || self.moves.hold_message_to(to)
+        {
             self.flushed = [false; 2];
             return false;
         }
@@ -15,7 +19,7 @@ impl RouteContext {
         self.flushed[1] = self.flushed[1] || self.network.flush();
         let is_over = self.flushed == [true; 2];
         if is_over {
-            self.flushed = [false; 2];
+            (self.flush_to, self.flushed) = (None, [false; 2]);
         }
         is_over
     }

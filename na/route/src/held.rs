@@ -41,6 +41,11 @@ impl Held {
         self.queue.is_empty()
     }
 
+    /// Whether one waits that is no receive, and was accepted no later than the one with this serial.
+    pub(crate) fn has_message_to(&self, serial: u64) -> bool {
+        self.queue.iter().any(|it| !it.is_receive() && it.id.serial <= serial)
+    }
+
     /// Why one more cannot wait behind these, which is remembered where room is to be told.
     pub(crate) fn refuses(&mut self, op: &Op, depth: usize) -> Option<Error> {
         let error = refusal(self.queue.iter().map(|it| &it.op), op, depth);

@@ -111,9 +111,9 @@ impl Moves {
         (self.peers.iter().filter_map(is_it).collect(), shown)
     }
 
-    /// Whether anything waits for the network's room.
-    pub(crate) fn holds_any(&self) -> bool {
-        self.peers.values().any(|moved| !moved.held.is_empty())
+    /// Whether a message up to this serial waits for the network's room.
+    pub(crate) fn hold_message_to(&self, serial: u64) -> bool {
+        self.peers.values().any(|moved| moved.held.has_message_to(serial))
     }
 
     /// The peer has hung up: who is looked up at its address is another one.

@@ -23,9 +23,4 @@ impl Candidate {
         let (held, is_admitted) = (Held::default(), true);
         Self { uid, held, trial: None, is_local: false, forgotten: false, is_admitted }
     }
-
-    /// Whether anything waits for it.
-    pub(crate) fn is_used(&self) -> bool {
-        !self.held.is_empty()
-    }
 }

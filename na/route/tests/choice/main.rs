@@ -6,6 +6,7 @@ mod busy;
 #[path = "../common/mod.rs"]
 mod common;
 mod end;
+mod flushes;
 mod hang_ups;
 mod sockets;
 
