@@ -499,7 +499,7 @@ impl Serves {
     pub fn handle_gone(&mut self, peer: Peer, arrived: impl Iterator<Item = u64>) {
         self.early_cancels.remove(&peer);
         if self.hung_up.contains_key(&peer) {
-            arrived.for_each(|id| drop(self.remember(peer, id)));
+            arrived.for_each(|id| _ = self.remember(peer, id));
         }
         if self.is_held(peer) {
             self.hung_up.insert(peer, true);
