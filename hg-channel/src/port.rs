@@ -212,6 +212,8 @@ impl<N> Port<N> {
         }
         if !link.out.fits(len) && link.out.seal() {
             self.push(at);
+            // Which may have found that nobody is there any more.
+            self.link_to(to)?;
         }
         let link = &mut self.links[at as usize];
         if !link.is_unflushed {

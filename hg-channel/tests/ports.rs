@@ -365,6 +365,39 @@ fn a_stranger(plugin: &dyn Plugin, url: &str) {
     assert!(world.consumed[1].is_empty() && world.gone[1].is_empty());
 }
 
+#[test]
+fn a_record_for_an_end_of_this_process_that_turns_out_to_be_gone_is_refused() {
+    let url = Address::new("sm://").unwrap();
+    let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
+    let contexts = [0, 1].map(|at| domain.context(at).unwrap());
+    let addresses = contexts.iter().map(|it| it.address().clone()).collect();
+    let (directory, near) = (Arc::new(Directory::new(TOKEN, addresses)), Near::new(0, 2));
+    let mut ports = contexts.into_iter().zip(0..).map(|(context, end)| {
+        Port::new(end, context, Arc::clone(&directory), Arc::clone(&near), Limits::default())
+    });
+    let (mut here, there) = (ports.next().unwrap(), ports.next().unwrap());
+    drop(there);
+    // It is found when the first block is full.
+    let written = (0_u64..1000).take_while(|number| {
+        let written = here.record(1, 0, 100, u64::MAX).map(|room| room.fill(7));
+        let is_written = written.is_ok();
+        if is_written {
+            here.tell(1, When::Consumed, *number);
+        } else {
+            assert!(matches!(written, Err(Error::Gone { end: 1, .. })), "{written:?}");
+        }
+        is_written
+    });
+    let written: Vec<u64> = written.collect();
+    assert!(here.is_flushed(), "nothing waits for who is gone");
+    let mut batch = Batch::default();
+    here.advance(Instant::now(), &mut batch).unwrap();
+    let Some(Event::Gone { end: 1, notices, .. }) = here.next(&mut batch) else {
+        panic!("it is gone")
+    };
+    assert_eq!(notices, written, "all are told whose records were taken");
+}
+
 /// The last message of each is one that no end of a job sends.
 fn broken_rules(hello: &[u8]) -> [(&'static str, Vec<Vec<u8>>); 4] {
     let kind = |kind| [kind, 0, 0, 0, 0, 0, 0, 0].to_vec();
