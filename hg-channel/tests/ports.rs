@@ -57,32 +57,38 @@ impl World {
 
     fn round(&mut self) {
         for at in 0..self.ports.len() {
-            let Some(port) = self.ports[at].as_mut() else { continue };
-            let mut batch = Batch::default();
-            port.advance(Instant::now(), &mut batch).unwrap();
-            while let Some(event) = port.next(&mut batch) {
-                match event {
-                    Event::Block(block) => self.waiting[at].push(block.keep()),
-                    Event::Gone { end, notices, .. } => self.gone[at].push((end, notices)),
-                    other => panic!("{other:?}"),
-                }
-            }
-            if !self.is_lazy {
-                for mut block in self.waiting[at].drain(..) {
-                    let block = block.arrived();
-                    let mut bytes = block.bytes();
-                    while let Some(record) = next_record(&mut bytes).unwrap() {
-                        self.consumed[at].push((block.from(), record.tag, record.bytes.len()));
-                    }
-                    port.consumed(block);
-                }
-            }
-            port.acknowledge();
-            port.flush_all();
-            while let Some(notice) = port.due() {
-                self.told[at].push(notice);
+            self.step(at, Instant::now());
+        }
+    }
+
+    /// What one end does once; whether anything moved.
+    fn step(&mut self, at: usize, now: Instant) -> bool {
+        let Some(port) = self.ports[at].as_mut() else { return false };
+        let mut batch = Batch::default();
+        let moved = port.advance(now, &mut batch).unwrap();
+        while let Some(event) = port.next(&mut batch) {
+            match event {
+                Event::Block(block) => self.waiting[at].push(block.keep()),
+                Event::Gone { end, notices, .. } => self.gone[at].push((end, notices)),
+                other => panic!("{other:?}"),
             }
         }
+        if !self.is_lazy {
+            for mut block in self.waiting[at].drain(..) {
+                let block = block.arrived();
+                let mut bytes = block.bytes();
+                while let Some(record) = next_record(&mut bytes).unwrap() {
+                    self.consumed[at].push((block.from(), record.tag, record.bytes.len()));
+                }
+                port.consumed(block);
+            }
+        }
+        port.acknowledge();
+        port.flush_all();
+        while let Some(notice) = port.due() {
+            self.told[at].push(notice);
+        }
+        moved
     }
 
     fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
@@ -365,6 +371,37 @@ fn a_stranger(plugin: &dyn Plugin, url: &str) {
     assert!(world.consumed[1].is_empty() && world.gone[1].is_empty());
 }
 
+/// An end answers that it uses its connection no more, and writes; the other one has written before it hears the answer.
+fn a_connection_that_goes_on(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let idle = Duration::from_millis(1);
+    let mut world = World::new(plugin, url, 2, Limits::default().idle(idle));
+    // Time passes for end 1 alone, which so is the one that proposes.
+    let start = Instant::now();
+    world.write(0, 1, 0, 8).unwrap();
+    watchdog::until("it is there", || {
+        world.step(0, start);
+        world.step(1, start);
+        world.consumed[1].len() == 1
+    });
+    let mut now = start;
+    watchdog::until("end 0 hears that its connection is idle", || {
+        now += idle;
+        world.step(1, now);
+        world.step(0, start)
+    });
+    world.write(0, 1, 1, 8).unwrap();
+    world.port(0).flush_all();
+    assert!(world.port(0).waiting(1) > 0, "it has left the connection");
+    world.write(1, 0, 2, 8).unwrap();
+    world.port(1).flush(0);
+    assert_eq!(world.port(1).waiting(0), 0, "the other one has not heard of it");
+    world.until("both records are there", |world| {
+        world.consumed[0] == [(1, 2, 8)] && world.consumed[1] == [(0, 0, 8), (0, 1, 8)]
+    });
+    assert!(world.port(0).is_flushed() && world.gone.iter().all(Vec::is_empty));
+}
+
 #[test]
 fn a_record_for_an_end_of_this_process_that_turns_out_to_be_gone_is_refused() {
     let url = Address::new("sm://").unwrap();
@@ -448,6 +485,7 @@ macro_rules! suite {
             suite!(@ $plugin, $url, records_that_come_one_by_one_keep_no_other_end_from_being_heard, one_by_one);
             suite!(@ $plugin, $url, an_end_that_is_gone_is_named_and_the_others_go_on, an_end);
             suite!(@ $plugin, $url, an_idle_connection_is_closed_and_made_again, an_idle_connection);
+            suite!(@ $plugin, $url, what_was_written_to_a_connection_that_was_left_goes_on_with_it, a_connection_that_goes_on);
             suite!(@ $plugin, $url, who_does_not_know_the_token_is_not_heard, a_stranger);
             suite!(@ $plugin, $url, who_breaks_the_rules_is_gone, a_liar);
         }

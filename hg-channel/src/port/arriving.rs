@@ -488,6 +488,8 @@ impl<N> Port<N> {
         if matches!(link.way, Way::None) {
             link.way = Way::Peer(peer);
         }
+        // What was written meanwhile has waited for the end of this connection, which is not to come now.
+        self.push(at);
     }
 
     /// This side sends by this connection no more.
