@@ -378,13 +378,18 @@ impl Mail {
         state.inbox.is_delivering().then(|| self.delivered())
     }
 
-    /// A chunk was delivered: acknowledges what there is room for now, and wakes who has waited for it.
+    /// A chunk was delivered.
     fn finish<'m>(
         &'m self,
         mut state: MutexGuard<'m, State>,
         chunk: Chunk,
     ) -> MutexGuard<'m, State> {
         state.inbox.finish(chunk);
+        self.tell_of_room(state)
+    }
+
+    /// More was delivered: acknowledges what there is room for now, and wakes who has waited for it.
+    fn tell_of_room<'m>(&'m self, mut state: MutexGuard<'m, State>) -> MutexGuard<'m, State> {
         let (done, before) = (state.inbox.done(), state.targets.len());
         // Each is told once.
         state.targets.retain(|target| *target > done);

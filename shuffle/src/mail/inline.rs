@@ -65,6 +65,7 @@ impl Mail {
         let is_well = callback.0(bytes, &self.delivered.0);
         let mut state = locked(&self.state);
         state.inbox.end_passing(amount);
+        let state = self.tell_of_room(state);
         self.go_on(state, callback, is_well);
         true
     }
@@ -135,10 +136,19 @@ impl State {
 #[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::Duration};
+    use std::{
+        sync::{Arc, mpsc::channel},
+        thread,
+        time::Duration,
+    };
 
     use super::*;
-    use crate::{inbox::Amount, mail::deliver_all, message::Message, sync::AtomicU64};
+    use crate::{
+        inbox::Amount,
+        mail::deliver_all,
+        message::Message,
+        sync::{AtomicU64, Ordering},
+    };
 
     fn inline() -> Arc<Mail> {
         let max = Amount { messages: 8, bytes: 1 << 20 };
@@ -160,5 +170,25 @@ mod tests {
         mail.push_own(&message, Some(&AtomicU64::new(0))).unwrap();
         assert_eq!((mail.delivered(), alive.strong_count()), (1, 0));
         assert_eq!(mail.undelivered(), 0);
+    }
+
+    #[test]
+    fn a_flush_that_waits_for_a_message_that_is_delivered_from_where_it_lies_ends_with_it() {
+        let _watchdog = watchdog::Watchdog::start();
+        let (mail, (begins, begun), (release, released)) = (inline(), channel(), channel());
+        mail.begin_inline(Callback::new(move |_, delivered| {
+            begins.send(()).unwrap();
+            released.recv().unwrap();
+            delivered.fetch_add(1, Ordering::Relaxed);
+            true
+        }));
+        thread::scope(|scope| {
+            scope.spawn(|| assert!(mail.deliver_now(b"the only one", 1)));
+            begun.recv().unwrap();
+            scope.spawn(|| assert!(mail.flush()));
+            watchdog::until("it waits", || !locked(&mail.state).targets.is_empty());
+            release.send(()).unwrap();
+        });
+        assert_eq!((mail.delivered(), mail.undelivered()), (1, 0));
     }
 }
