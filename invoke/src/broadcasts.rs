@@ -88,6 +88,11 @@ impl Broadcasts {
         }
     }
 
+    /// Whether bytes of any may still be read.
+    pub(crate) fn lends(&self) -> bool {
+        self.of.values().any(|it| it.bytes.is_some())
+    }
+
     /// Whether one of those who are to run it has not said so: a place among those below, or [`OWN_PLACE`].
     pub(crate) fn awaits(&self, name: Name, place: u32) -> bool {
         self.of.get(&name).is_some_and(|it| it.left & (1 << place) != 0)

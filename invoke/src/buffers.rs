@@ -74,6 +74,11 @@ pub(crate) struct Buffered {
 }
 
 impl Unread {
+    /// Whether none is to be read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+
     /// Whether as many are to be read as may.
     pub(crate) fn is_full(&self) -> bool {
         self.of.len() >= UNREAD_MAX

@@ -275,9 +275,10 @@ impl Worker {
         Ok(moved)
     }
 
-    /// Sends everything that was called, and lets go. Who still waits for calls of others does so before ([`Worker::quiesce`]). With the last worker of
-    /// a process its service threads end; what they have called leaves first. Whoever was called for the first time, and makes no progress, is waited for
-    /// as long as the transport tries to connect (`connect-timeout-ms`, 30 s), and is gone then.
+    /// Sends everything that was called, and lets go once others have read the buffers that they are to read here, or are gone
+    /// ([`Worker::call_buffer_read`], [`Worker::broadcast_buffer_read`]). Who still waits for calls of others does so before ([`Worker::quiesce`]).
+    /// With the last worker of a process its service threads end; what they have called leaves first. Whoever was called for the first time, and
+    /// makes no progress, is waited for as long as the transport tries to connect (`connect-timeout-ms`, 30 s), and is gone then.
     ///
     /// # Errors
     /// As [`Worker::progress`].
@@ -309,11 +310,12 @@ impl Worker {
         })
     }
 
-    /// Whether everything that was called has left.
+    /// Whether everything that was called has left, and nobody is to read bytes of here any more.
     fn has_left(&self) -> bool {
         let mut port = self.port.borrow_mut();
         port.flush_all();
-        port.is_flushed() && port.is_sent()
+        let is_read = self.unread.borrow().is_empty() && !self.broadcasts.borrow().lends();
+        is_read && port.is_flushed() && port.is_sent()
     }
 
     /// How many functions have panicked here; each has told why on standard error, and counts as run.

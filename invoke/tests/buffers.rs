@@ -380,6 +380,33 @@ fn death(url: &str) {
     });
 }
 
+/// One finishes before the others do anything for its calls, and so waits until they have read its bytes.
+fn finished_before_it_is_read(url: &str) {
+    let is_called = AtomicBool::new(false);
+    run(url, (3, 1), &fabric(), |worker| {
+        worker.quiesce().unwrap();
+        let me = worker.place().process;
+        if me == 0 {
+            let own = worker.allocate(1000).unwrap();
+            own.write(0, &filling(0, 0, 1000)).unwrap();
+            let part = || own.part(0..1000);
+            let to = Place { process: 1, thread: 0 };
+            worker.call_buffer_read(to, take, (0, 0), part(), How::default()).unwrap();
+            worker.broadcast_buffer_read(take, (0, 0), part(), How::default()).unwrap();
+            is_called.store(true, Ordering::SeqCst);
+        } else {
+            while !is_called.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            let calls = if me == 1 { 2 } else { 1 };
+            while RUN.with_borrow(Vec::len) < calls {
+                worker.progress().unwrap();
+            }
+        }
+        worker.finish().unwrap();
+    });
+}
+
 /// Of every root, in both ways, mixed with broadcasts without a buffer.
 fn broadcasts(url: &str, shape: (u32, u8), len: usize) {
     const ROUNDS: u64 = 6;
@@ -460,6 +487,7 @@ over_each_transport! {
     bytes_that_cannot_be_moved_are_told_and_those_behind_run => mistakes,
     a_stream_that_waits_for_bytes_holds_up_no_other => others_go_on,
     whoever_waits_for_bytes_of_a_worker_that_is_gone_is_told => death,
+    whoever_finishes_lets_others_read_its_bytes => finished_before_it_is_read,
     a_broadcast_brings_its_bytes_to_all => broadcasts_of_buffers,
     a_broadcast_whose_reader_is_gone_is_told => broken_broadcast,
 }
