@@ -179,13 +179,14 @@ fn the_handler_of_a_one_way_call_is_told_although_its_origin_is_gone_in_the_same
     assert!(token.is_cancelled());
     assert!(serves.end(ORIGIN, 4));
     // The same of the last one that was held.
+    let now = some_instant();
     let mut serves = Serves::new(1, None);
     begin(&mut serves, ORIGIN, 1);
-    serves.hold(ORIGIN, Message::copied(&one_way), Instant::now());
+    serves.hold(ORIGIN, Message::copied(&one_way), now);
     hung_up(&mut serves, &[]);
     serves.handle_gone(ORIGIN, std::iter::empty());
     assert!(serves.end(ORIGIN, 1));
-    let (_, _, arrival) = serves.take_held(Instant::now()).unwrap();
+    let (_, _, arrival) = serves.take_held(now).unwrap();
     assert!(matches!(arrival, Arrival::Run { .. }));
     let token = serves.keep_running(ORIGIN, 4).get_or_insert_default().clone();
     assert!(token.is_cancelled());
