@@ -14,6 +14,15 @@ use crate::schedule::{Choice, Kind};
 use story::Story;
 use world::World;
 
+fn done_by(machine: &mut Machine<u64>) -> Vec<Action<u64>> {
+    std::iter::from_fn(|| machine.poll_action()).collect()
+}
+
+/// Of an object of two blocks.
+fn header_of_two(kind: Kind) -> Header {
+    Header { size: 100_000, block_size: 50_000, kind, among: None, metadata: vec![] }
+}
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|it| it.parse().expect("a number"))
 }
@@ -90,7 +99,7 @@ fn a_root_is_watched_from_the_first_and_again_when_it_is_there() {
     let mut machine = Machine::<u64>::new(config, Carried::default());
     let mut watches = |event: Option<Event<u64>>| {
         event.into_iter().for_each(|it| machine.handle(it));
-        let actions: Vec<_> = std::iter::from_fn(|| machine.poll_action()).collect();
+        let actions = done_by(&mut machine);
         assert!(!machine.is_over());
         actions.iter().filter(|it| matches!(it, Action::Watch { member: 0 })).count()
     };
@@ -112,7 +121,7 @@ fn whoever_hears_first_who_goes_on_tells_the_others_once() {
     for from in [3, 1] {
         machine.handle(Event::Message { from, message: reform.clone() });
     }
-    let actions: Vec<_> = std::iter::from_fn(|| machine.poll_action()).collect();
+    let actions = done_by(&mut machine);
     let told = |to| {
         let it = Action::Tell { to, message: reform.clone() };
         actions.iter().filter(|action| **action == it).count()
@@ -127,7 +136,7 @@ fn an_offer_of_what_is_everywhere_holds_up_nothing() {
     let mut root = Machine::<u64>::new(config, Carried::default());
     root.handle(Event::Message { from: 1, message: Message::Join { digest: 0, whole: 0 } });
     let offered = |root: &mut Machine<u64>| {
-        let actions: Vec<_> = std::iter::from_fn(|| root.poll_action()).collect();
+        let actions = done_by(root);
         let offers = actions.into_iter().filter_map(|it| match it {
             Action::Offer { object, block, .. } => Some((object, block)),
             Action::Failed { why, .. } => panic!("{why}"),
@@ -152,7 +161,7 @@ fn what_only_the_root_says_is_not_taken_from_others() {
     for message in [Message::Closed { count: 0 }, Message::Begin { next: 0 }, Message::Call] {
         let mut machine = Machine::<u64>::new(config.clone(), Carried::default());
         machine.handle(Event::Message { from: 1, message });
-        let actions: Vec<_> = std::iter::from_fn(|| machine.poll_action()).collect();
+        let actions = done_by(&mut machine);
         assert!(actions.iter().any(|it| matches!(it, Action::Failed { member: 1, .. })));
         assert!(!actions.contains(&Action::Closed));
     }
@@ -165,14 +174,14 @@ fn numbers_that_nobody_comes_to_end_no_member_but_the_one_that_says_them() {
     let message = Message::Join { digest: 0, whole: u64::MAX };
     root.handle(Event::Message { from: 1, message });
     let object = root.send(Choice::Auto, (10, 10), true, vec![]);
-    let actions: Vec<_> = std::iter::from_fn(|| root.poll_action()).collect();
+    let actions = done_by(&mut root);
     let is_offer =
         |it: &Action<u64>| matches!(it, Action::Offer { object: of, .. } if *of == object);
     assert!(actions.iter().any(is_offer), "{actions:?}");
     let mut receiver = Machine::<u64>::new(config(1), Carried::default());
     let message = Message::Begin { next: u64::MAX };
     receiver.handle(Event::Message { from: 0, message });
-    let actions: Vec<_> = std::iter::from_fn(|| receiver.poll_action()).collect();
+    let actions = done_by(&mut receiver);
     assert!(actions.iter().any(|it| matches!(it, Action::Failed { member: 0, .. })));
 }
 
@@ -181,13 +190,7 @@ fn a_block_that_two_members_offer_is_pulled_once() {
     let config = Config { own: 1, nodes: vec![0, 1, 2], digest: 0, in_flight: 1, untaken_max: 1 };
     let mut machine = Machine::<u64>::new(config, Carried::default());
     machine.handle(Event::Message { from: 0, message: Message::Begin { next: 0 } });
-    let header = Header {
-        size: 100_000,
-        block_size: 50_000,
-        kind: Kind::Sequential,
-        among: None,
-        metadata: vec![],
-    };
+    let header = header_of_two(Kind::Sequential);
     for from in [0, 2] {
         let message =
             Message::Offer { object: 0, block: 1, header: Some(header.clone()), source: 0 };
@@ -195,16 +198,12 @@ fn a_block_that_two_members_offer_is_pulled_once() {
     }
     machine.handle(Event::Ready { object: 0, bytes: 0 });
     machine.handle(Event::Arrived { object: 0, block: 1 });
-    let actions: Vec<_> = std::iter::from_fn(|| machine.poll_action()).collect();
+    let actions = done_by(&mut machine);
     assert_eq!(actions.iter().filter(|it| matches!(it, Action::Pull { .. })).count(), 1);
     let took = Message::Took { object: 0, block: 1 };
     for to in [0, 2] {
         assert!(actions.contains(&Action::Tell { to, message: took.clone() }), "both can go on");
     }
-}
-
-fn actions(machine: &mut Machine<u64>) -> Vec<Action<u64>> {
-    std::iter::from_fn(|| machine.poll_action()).collect()
 }
 
 #[test]
@@ -217,9 +216,9 @@ fn few_blocks_inside_a_node_are_offered_at_once_and_taken_whole() {
     let offers = |actions: Vec<Action<u64>>| {
         actions.iter().filter(|it| matches!(it, Action::Offer { .. })).count()
     };
-    assert_eq!(offers(actions(&mut root)), 8, "nothing of it is waited for");
+    assert_eq!(offers(done_by(&mut root)), 8, "nothing of it is waited for");
     root.handle(Event::Message { from: 1, message: Message::Whole { count: 1 } });
-    assert!(actions(&mut root).contains(&Action::Everywhere { object: 0 }));
+    assert!(done_by(&mut root).contains(&Action::Everywhere { object: 0 }));
     // It had it before, and answered for a block as for one of many.
     let message = Message::Took { object: 0, block: 7 };
     root.handle(Event::Message { from: 1, message });
@@ -248,13 +247,7 @@ fn a_receiver_says_that_it_has_an_object_before_its_user_gets_it_and_nothing_of_
     let config = Config { own: 1, nodes: vec![0, 0], digest: 0, in_flight: 1, untaken_max: 1 };
     let mut machine = Machine::<u64>::new(config, Carried::default());
     machine.handle(Event::Message { from: 0, message: Message::Begin { next: 0 } });
-    let header = Header {
-        size: 100_000,
-        block_size: 50_000,
-        kind: Kind::Direct,
-        among: None,
-        metadata: vec![],
-    };
+    let header = header_of_two(Kind::Direct);
     for block in 0..2 {
         let header = (block == 0).then(|| header.clone());
         let message = Message::Offer { object: 0, block, header, source: block };
@@ -265,7 +258,7 @@ fn a_receiver_says_that_it_has_an_object_before_its_user_gets_it_and_nothing_of_
         machine.handle(Event::Arrived { object: 0, block });
     }
     machine.handle(Event::Finished { object: 0 });
-    let mut all = actions(&mut machine);
+    let mut all = done_by(&mut machine);
     all.retain(|it| matches!(it, Action::Tell { .. } | Action::Deliver { .. }));
     let whole = Action::Tell { to: 0, message: Message::Whole { count: 1 } };
     let told = all.split_off(1);
