@@ -15,7 +15,7 @@ use crate::{
     job::Parts,
     launcher::Launcher,
     link::{Endings, Holder, Link},
-    meeting::{Address, Published, Rendezvous},
+    meeting::{Address, Rendezvous},
     notice::Notice,
     pmi, pmix,
     settings::{Complete, environment},
@@ -115,7 +115,8 @@ impl Joining<'_> {
         let endings = Endings { abort: self.settings.abort_exits, hub_gone: true };
         let hello = self.hello(place, Vec::new());
         let stream = Stream::Unix(UnixStream::from(seat));
-        let link = Link::open(stream, hello, self.settings.timeout, Holder::Runner, endings)?;
+        let within = self.settings.timeout;
+        let link = Link::open(stream, hello, within, Holder::Runner, endings, None)?;
         self.welcomed(Via::Local, place, link, None, None)
     }
 
@@ -140,13 +141,10 @@ impl Joining<'_> {
         if let Some(token) = token {
             address.token = token;
         }
-        // Taken away when all are there, or when this fails.
-        let published: Option<Published> = at.publish(place.rank, &address)?;
+        let door = hub::Door { listener, published: at.publish(place.rank, &address)? };
         let above = branch.parent.map(find).transpose()?;
-        let way = self.start_hub(place, branch, listener, address, above, self.notice)?;
-        let job = self.finish(Via::Rendezvous, place, way, None);
-        drop(published);
-        job
+        let way = self.start_hub(place, branch, door, address, above, self.notice)?;
+        self.finish(Via::Rendezvous, place, way, None)
     }
 
     /// Whoever has a hub starts it, and tells where; everybody learns where that is which it connects to. The launcher carries
@@ -170,6 +168,7 @@ impl Joining<'_> {
         }
         let listener = self.listen()?;
         let address = Address::here(port_of(&listener)?)?;
+        let door = hub::Door { listener, published: None };
         // Behind the launcher's barrier all ranks join at once.
         let tell = self.settings.on_waiting.filter(|_| !is_barrier);
         let notice = Notice::new(tell, self.settings.timeout);
@@ -178,10 +177,10 @@ impl Joining<'_> {
         let words = "not all ranks have reached the launcher's barrier yet: still waiting";
         if let Some(hub) = branch.parent {
             let above = to(hub, show()?)?;
-            return self.start_hub(place, branch, listener, address, Some(above), notice);
+            return self.start_hub(place, branch, door, address, Some(above), notice);
         }
         let text = address.to_text();
-        let way = self.start_hub(place, branch, listener, address, None, notice)?;
+        let way = self.start_hub(place, branch, door, address, None, notice)?;
         self.notice.during(words, || meet(Some(&text), None))?;
         Ok(way)
     }
@@ -194,7 +193,7 @@ impl Joining<'_> {
         &self,
         place: Place,
         branch: Branch,
-        listener: TcpListener,
+        door: hub::Door,
         address: Address,
         above: Option<Way>,
         notice: Notice,
@@ -212,7 +211,7 @@ impl Joining<'_> {
             above,
             deadline: self.deadline,
             notice,
-            listener: Some(listener),
+            door: Some(door),
             seats: vec![hub::Seat { rank: place.rank, stream: theirs, process: None }],
             on_broken: Box::new(|_| {}),
         })?;
@@ -227,25 +226,17 @@ impl Joining<'_> {
         way: Way,
         launcher: Option<Launcher>,
     ) -> Result<Job, Error> {
-        let (stream, hub, token, running) = match way {
+        let (stream, head, token, running) = match way {
             Way::Own(Hub { running, seat }, token) => {
                 (Stream::Unix(seat), place.rank, token, Some(running))
             }
             Way::To { hub, stream, token } => (Stream::Tcp(stream), hub, token, None),
         };
-        let link = self.open(stream, place, token, Holder::Rank(hub))?;
-        self.welcomed(via, place, link, running, launcher)
-    }
-
-    fn open(
-        &self,
-        stream: Stream,
-        place: Place,
-        token: Vec<u8>,
-        holder: Holder,
-    ) -> Result<Link, Error> {
         let endings = Endings { abort: self.settings.abort_exits, hub_gone: false };
-        Link::open(stream, self.hello(place, token), self.settings.timeout, holder, endings)
+        let (hello, within) = (self.hello(place, token), self.settings.timeout);
+        let here = running.as_ref().map(hub::Running::handle);
+        let link = Link::open(stream, hello, within, Holder::Rank(head), endings, here)?;
+        self.welcomed(via, place, link, running, launcher)
     }
 
     fn hello(&self, place: Place, token: Vec<u8>) -> Hello {

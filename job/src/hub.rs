@@ -14,9 +14,8 @@ use std::{
     net::{TcpListener, TcpStream},
     os::{fd::OwnedFd, unix::net::UnixStream},
     sync::{
-        Arc,
+        Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -27,6 +26,7 @@ use mio::{Poll, Token, Waker};
 use crate::{
     error::Error,
     frame::{Broken, Hello},
+    meeting::Published,
     notice::Notice,
 };
 
@@ -40,11 +40,18 @@ pub(crate) struct Config {
     /// Told when some take long to do so.
     pub notice: Notice,
     /// Where ranks come from.
-    pub listener: Option<TcpListener>,
+    pub door: Option<Door>,
     /// Ranks that are known before they speak.
     pub seats: Vec<Seat>,
-    /// Told once, in the hub's thread, when the ranks cannot work together any more.
+    /// Told, in the hub's thread, when the ranks cannot work together any more; and of an abort that comes after another reason.
     pub on_broken: OnBroken,
+}
+
+/// A port that ranks connect to.
+pub(crate) struct Door {
+    pub listener: TcpListener,
+    /// Where they find it: taken away when all are there, or when the hub ends.
+    pub published: Option<Published>,
 }
 
 /// The way to the hub above.
@@ -65,17 +72,29 @@ pub(crate) struct Seat {
     pub process: Option<OwnedFd>,
 }
 
-pub(crate) type OnBroken = Box<dyn FnOnce(&Broken) + Send>;
+pub(crate) type OnBroken = Box<dyn FnMut(&Broken) + Send>;
 
 /// A running hub. Ends by itself when every rank has left; dropping it cuts the rest off.
 #[derive(Debug)]
 pub(crate) struct Running {
     thread: Option<JoinHandle<()>>,
-    waker: Waker,
-    stop: Arc<AtomicBool>,
-    /// Hangs up when the thread ends.
-    ended: Receiver<()>,
+    handle: Handle,
 }
+
+/// Cuts a hub off from elsewhere, and waits for its end.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle(Arc<Control>);
+
+#[derive(Debug)]
+struct Control {
+    waker: Waker,
+    stop: AtomicBool,
+    ended: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// Says so when the hub's thread ends, however it does.
+struct Ending(Handle);
 
 pub(crate) const WAKER: Token = Token(usize::MAX);
 pub(crate) const LISTENER: Token = Token(usize::MAX - 1);
@@ -90,21 +109,26 @@ impl Running {
             Ok((poll, waker))
         };
         let (poll, waker) = prepare().map_err(Error::os("an epoll set"))?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let server = serve::Server::new(poll, config, Arc::clone(&stop))?;
+        let (stop, ended, changed) = Default::default();
+        let handle = Handle(Arc::new(Control { waker, stop, ended, changed }));
+        let server = serve::Server::new(poll, config, handle.clone())?;
         let thread = std::thread::Builder::new().name("hg-job-hub".into());
-        let (alive, ended): (Sender<()>, _) = channel();
+        let ending = Ending(handle.clone());
         let thread = thread.spawn(move || {
+            let _ending = ending;
             server.run();
-            drop(alive);
         });
         let thread = Some(thread.map_err(Error::os("a thread"))?);
-        Ok(Self { thread, waker, stop, ended })
+        Ok(Self { thread, handle })
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle.clone()
     }
 
     /// Waits until every rank has left or gone; `false`: not within that time.
     pub(crate) fn wait(self, within: Duration) -> bool {
-        self.ended.recv_timeout(within) != Err(RecvTimeoutError::Timeout)
+        self.handle.wait(within)
     }
 
     fn join(&mut self) {
@@ -117,9 +141,40 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        // If it cannot be woken, it looks once a second.
-        let _ = self.waker.wake();
+        self.handle.stop();
         self.join();
+    }
+}
+
+impl Handle {
+    /// Waits until those who were told why the job is broken have heard it and gone, for at most so long: this process may end
+    /// then.
+    pub(crate) fn part(&self) {
+        self.stop();
+        self.wait(serve::FAREWELL);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.0.stop.load(Ordering::Acquire)
+    }
+
+    fn stop(&self) {
+        self.0.stop.store(true, Ordering::Release);
+        // If it cannot be woken, it looks once a second.
+        let _ = self.0.waker.wake();
+    }
+
+    fn wait(&self, within: Duration) -> bool {
+        let ended = self.0.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.0.changed.wait_timeout_while(ended, within, |ended| !*ended);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let Control { ended, changed, .. } = &*self.0.0;
+        *ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        changed.notify_all();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    process,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -11,7 +12,7 @@ use crate::{
     frame::{CHANNEL_MAX, VALUE_MAX, WHY_MAX, What},
     hub,
     launcher::Launcher,
-    link::{Link, end_process},
+    link::{Link, say_last},
 };
 
 /// One rank of a job. Clones are the same rank.
@@ -156,6 +157,8 @@ impl Job {
         let end =
             (0..=why.len().min(WHY_MAX)).rev().find(|end| why.is_char_boundary(*end)).unwrap_or(0);
         let why = &why[..end];
+        // Before anybody is told who may kill this process.
+        say_last(&format!("rank {} aborts the job: {why}", self.rank()));
         if let Some(link) = &self.inner.link {
             link.abort(code, why);
         }
@@ -166,7 +169,7 @@ impl Job {
             Some(Launcher::Pmix(client)) => client.abort(code, why),
             None => {}
         }
-        end_process(&format!("rank {} aborts the job: {why}", self.rank()), code)
+        process::exit(i32::from(code))
     }
 
     /// Leaves in good order: this rank takes part in nothing any more. Collective: a rank waits for those

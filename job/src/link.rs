@@ -18,6 +18,7 @@ use hg_na_memory::NotInherited;
 use crate::{
     error::{Error, Ranks},
     frame::{Broken, DOWN_MAX, Down, Hello, Letter, Post, Up, What},
+    hub,
     stream::Stream,
     tree::Run,
 };
@@ -88,6 +89,8 @@ struct Shared {
     /// How long the ranks had to come together: for sentences.
     within: Duration,
     endings: Endings,
+    /// The hub that is in this process.
+    here: Option<hub::Handle>,
 }
 
 #[derive(Debug, Default)]
@@ -123,18 +126,19 @@ enum End {
 }
 
 impl Link {
-    /// Says who this is; `join` waits for the answer.
+    /// Says who this is; `join` waits for the answer. `here`: the hub, if it is in this process.
     pub(crate) fn open(
         stream: Stream,
         hello: Hello,
         within: Duration,
         hub: Holder,
         endings: Endings,
+        here: Option<hub::Handle>,
     ) -> Result<Self, Error> {
         let (rank, size) = (hello.rank, hello.size);
         stream.set_deadline(None).map_err(Error::os("a socket"))?;
         let (state, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(Shared { state, changed, hub, size, within, endings });
+        let shared = Arc::new(Shared { state, changed, hub, size, within, endings, here });
         let reading = stream.try_clone().map_err(Error::os("a socket"))?;
         let mut link = Self {
             shared: Arc::clone(&shared),
@@ -155,9 +159,25 @@ impl Link {
 
     /// The node of each rank, once all are there.
     pub(crate) fn join(&self, deadline: Instant) -> Result<Vec<u32>, Error> {
-        let welcome = self.wait(deadline, |state| state.welcome.take())?;
+        if let Some(nodes) = self.wait(deadline, |state| state.welcome.take())? {
+            return Ok(nodes);
+        }
+        // The hub's own bound may be a later one: whom does it wait for?
+        let call = (String::new(), 0);
+        let _ = self.say(&Up::Who { channel: call.0.clone(), number: call.1 });
+        let answer = self.wait(Instant::now() + ANSWER, |state| {
+            let welcome = state.welcome.take().map(Ok);
+            welcome.or_else(|| match state.answers.remove(&call)? {
+                Answer::Missing(ranks) => Some(Err(ranks)),
+                Answer::Gathered(_) => None,
+            })
+        })?;
         let (hub, within) = (self.shared.hub.name(), self.shared.within);
-        welcome.ok_or(Error::Silent { what: "joining", hub, within })
+        match answer {
+            Some(Ok(nodes)) => Ok(nodes),
+            Some(Err(ranks)) => Err(self.shared.error(&Broken::NeverCame { ranks })),
+            None => Err(Error::Silent { what: "joining", hub, within }),
+        }
     }
 
     /// One collective call.
@@ -395,7 +415,12 @@ impl Shared {
                         Some(End::Refused(_) | End::HubGone) | None => String::new(),
                     };
                     drop(state);
-                    end_process(&format!("{first}rank {by} aborted the job: {why}"), *code);
+                    say_last(&format!("{first}rank {by} aborted the job: {why}"));
+                    // Others hear of it from this process, if they do from anybody.
+                    if let Some(hub) = &self.here {
+                        hub.part();
+                    }
+                    process::exit(i32::from((*code).max(1)));
                 }
                 state.end.get_or_insert(End::Broken(broken));
             }
@@ -407,16 +432,16 @@ impl Shared {
         let mut state = locked(&self.state);
         if self.endings.hub_gone && !state.leaving && state.end.is_none() {
             drop(state);
-            end_process(&format!("{} is gone", self.hub.name()), 1);
+            say_last(&format!("{} is gone", self.hub.name()));
+            process::exit(1);
         }
         state.end.get_or_insert(End::HubGone);
         self.changed.notify_all();
     }
 }
 
-/// Says why on standard error, and ends the process.
-pub(crate) fn end_process(why: &str, code: u8) -> ! {
+/// Says why this process ends, on standard error.
+pub(crate) fn say_last(why: &str) {
     // One write: lines of several ranks stay whole. Nobody may be there to read it.
     let _ = std::io::stderr().write_all(format!("{why}\n").as_bytes());
-    process::exit(i32::from(code.max(1)))
 }

@@ -204,7 +204,7 @@ impl Local {
             above: None,
             deadline: Instant::now() + timeout,
             notice: Notice::new(self.on_waiting, timeout),
-            listener: None,
+            door: None,
             seats,
             on_broken: Box::new(move |broken| Children::end_soon(&on_broken, broken, grace)),
         })?;

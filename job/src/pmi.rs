@@ -9,7 +9,7 @@ mod tests;
 pub(crate) mod wire;
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::TcpStream,
     os::unix::net::UnixStream,
     time::{Duration, Instant},
@@ -305,11 +305,21 @@ impl Client {
     }
 
     fn send(&mut self, command: &str, text: &str) -> Result<(), Error> {
-        let sent = self
-            .stream
-            .set_deadline(Some(self.deadline))
-            .and_then(|()| self.stream.write_all(text.as_bytes()));
+        let deadline = self.deadline;
+        let sent = self.in_time(deadline, |stream| stream.write_all(text.as_bytes()));
         sent.map_err(|why| self.error(&format!("sending `{command}` to the server failed: {why}")))
+    }
+
+    /// The deadline is the socket's, which MPI in this process has, too: it is taken back.
+    fn in_time<T>(
+        &mut self,
+        deadline: Instant,
+        work: impl FnOnce(&mut Stream) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.stream.set_deadline(Some(deadline))?;
+        let done = work(&mut self.stream);
+        self.stream.set_deadline(None)?;
+        done
     }
 
     fn take_line(&mut self, command: &str) -> Result<String, Trouble> {
@@ -351,9 +361,7 @@ impl Client {
             let read = if self.deadline <= Instant::now() {
                 return Err(Trouble::Late);
             } else {
-                self.stream
-                    .set_deadline(Some(self.deadline))
-                    .and_then(|()| self.stream.read(&mut chunk))
+                self.in_time(self.deadline, |stream| stream.read(&mut chunk))
             };
             match read {
                 Ok(0) => {

@@ -4,10 +4,7 @@
 
 use std::{
     os::fd::{AsRawFd as _, OwnedFd},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -15,7 +12,7 @@ use mio::{Events, Interest, Poll, Token, net::TcpListener, unix::SourceFd};
 use slab::Slab;
 
 use super::{
-    Above, Config, ENDS, LISTENER, OnBroken, Seat, WAKER,
+    Above, Config, Door, ENDS, Handle, LISTENER, OnBroken, Seat, WAKER,
     connection::{Connection, Filled, Frame, Who},
     state::{Effect, Hub},
 };
@@ -23,6 +20,7 @@ use crate::{
     error::{Error, Ranks},
     frame::{Down, Hello, Up},
     host,
+    meeting::Published,
     notice::Notice,
     stream::Stream,
 };
@@ -32,7 +30,7 @@ const GREETING: Duration = Duration::from_secs(10);
 /// The longest sleep: deadlines of strangers are looked at this often.
 const TICK: Duration = Duration::from_secs(1);
 /// What is left to say when the hub ends is said within this time.
-const FAREWELL: Duration = Duration::from_secs(2);
+pub(super) const FAREWELL: Duration = Duration::from_secs(2);
 /// Strangers at a time, beyond the ranks that are still awaited; more make the first ones go.
 const STRANGERS_MAX: usize = 64;
 
@@ -40,6 +38,8 @@ pub(super) struct Server {
     poll: Poll,
     hub: Hub,
     listener: Option<TcpListener>,
+    /// Where ranks that have not joined find this hub.
+    published: Option<Published>,
     connections: Slab<Connection>,
     /// Watched until the hub ends.
     processes: Vec<OwnedFd>,
@@ -49,29 +49,34 @@ pub(super) struct Server {
     above: Option<usize>,
     deadline: Option<Instant>,
     notice: Notice,
-    on_broken: Option<OnBroken>,
-    stop: Arc<AtomicBool>,
+    on_broken: OnBroken,
+    /// Of the reasons why the job is broken, how many it was told.
+    told: usize,
+    handle: Handle,
 }
 
 impl Server {
-    pub(super) fn new(poll: Poll, config: Config, stop: Arc<AtomicBool>) -> Result<Self, Error> {
-        let Config { hub, above, deadline, notice, listener, seats, on_broken } = config;
+    pub(super) fn new(poll: Poll, config: Config, handle: Handle) -> Result<Self, Error> {
+        let Config { hub, above, deadline, notice, door, seats, on_broken } = config;
         let children = hub.child_ranks().count();
         host::allow_descriptors(children as u64 + 128);
         let mut server = Self {
             poll,
             hub,
             listener: None,
+            published: None,
             connections: Slab::new(),
             processes: Vec::new(),
             places: vec![None; children],
             above: None,
             deadline: Some(deadline),
             notice,
-            on_broken: Some(on_broken),
-            stop,
+            on_broken,
+            told: 0,
+            handle,
         };
-        if let Some(listener) = listener {
+        if let Some(Door { listener, published }) = door {
+            server.published = published;
             listener.set_nonblocking(true).map_err(Error::os("a listening socket"))?;
             let mut listener = TcpListener::from_std(listener);
             let registry = server.poll.registry();
@@ -114,7 +119,7 @@ impl Server {
 
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(256);
-        while !self.hub.is_over() && !self.stop.load(Ordering::Acquire) {
+        while !self.hub.is_over() && !self.handle.is_stopped() {
             self.round(&mut events);
         }
         // Stopped, or with ranks that are gone, it is lost itself.
@@ -345,13 +350,13 @@ impl Server {
                 Effect::Up(up) => self.send(self.above, &up.encode().into()),
             }
         }
-        if let Some(broken) = self.hub.broken()
-            && let Some(tell) = self.on_broken.take()
-        {
-            tell(broken);
+        for reason in self.hub.reasons().skip(self.told) {
+            (self.on_broken)(reason);
+            self.told += 1;
         }
         if self.deadline.is_some() && !self.hub.is_gathering() {
             self.deadline = None;
+            self.published = None;
         }
     }
 

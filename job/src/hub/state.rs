@@ -93,6 +93,8 @@ pub(crate) struct Hub {
     children: Vec<Child>,
     /// Those of which all ranks have joined, ever.
     joined: usize,
+    /// All ranks of the job have joined.
+    is_whole: bool,
     /// A rank that has left.
     left: Option<u32>,
     channels: BTreeMap<String, Channel>,
@@ -131,6 +133,7 @@ impl Hub {
             ranks,
             children,
             joined: 0,
+            is_whole: false,
             left: None,
             channels,
             asks,
@@ -182,14 +185,12 @@ impl Hub {
                 format!("rank {rank} does not belong to rank {}", self.ranks.start)
             });
         };
-        let child = &mut self.children[place];
-        if child.state != Member::Awaited {
+        if self.children[place].state != Member::Awaited {
             return Err(format!("two processes say that they are rank {rank}"));
         }
-        if self.broken.is_some() {
-            let reasons = self.broken.iter().chain(&self.aborted).cloned();
-            self.effects.extend(reasons.map(|why| Effect::One(rank, Down::Broken(why))));
-        }
+        let reasons: Vec<Broken> = self.reasons().cloned().collect();
+        self.effects.extend(reasons.into_iter().map(|why| Effect::One(rank, Down::Broken(why))));
+        let child = &mut self.children[place];
         if child.is_hub() {
             child.state = Member::Arriving;
         } else {
@@ -210,11 +211,16 @@ impl Hub {
             Member::Awaited | Member::Arriving | Member::Left | Member::Gone => Vec::new(),
         });
         let hosts = merged(hosts.flatten());
-        self.effects.push_back(if self.has_above() {
-            Effect::Up(Up::Hosts(hosts))
+        if self.has_above() {
+            self.effects.push_back(Effect::Up(Up::Hosts(hosts)));
         } else {
-            Effect::All(Down::Welcome { nodes: number_nodes(&hosts) })
-        });
+            self.welcome(number_nodes(&hosts));
+        }
+    }
+
+    fn welcome(&mut self, nodes: Vec<u32>) {
+        self.is_whole = true;
+        self.effects.push_back(Effect::All(Down::Welcome { nodes }));
     }
 
     /// A member says something. `Err`: it does not know how to behave, and is cut off.
@@ -271,7 +277,7 @@ impl Hub {
                 channel.open = None;
                 self.effects.push_back(Effect::All(down));
             }
-            Down::Welcome { .. } => self.effects.push_back(Effect::All(down)),
+            Down::Welcome { nodes } => self.welcome(nodes),
             Down::Refused { why } => self.breaks(Broken::Disagree { why }, Some(Side::Above)),
             Down::Broken(broken) => self.breaks(broken, Some(Side::Above)),
             Down::Missing { channel, number, ranks } => {
@@ -425,6 +431,11 @@ impl Hub {
     /// Why it is broken, if it is.
     pub(crate) fn broken(&self) -> Option<&Broken> {
         self.broken.as_ref()
+    }
+
+    /// That, and an abort that came after it.
+    pub(crate) fn reasons(&self) -> impl Iterator<Item = &Broken> {
+        self.broken.iter().chain(&self.aborted)
     }
 
     /// Has every rank left or gone? One that is awaited may still come, if only to hear why it need not.

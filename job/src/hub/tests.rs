@@ -3,15 +3,19 @@
 use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
-    sync::{Mutex, mpsc},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
 
-use super::{Config, Running, state::Hub};
+use super::{Config, Door, OnBroken, Running, state::Hub};
 use crate::{
     error::Error,
-    frame::{FRAME_HEAD, HELLO_MAX, Hello, Up, VALUE_MAX, What},
+    frame::{Broken, Down, FRAME_HEAD, HELLO_MAX, Hello, Up, VALUE_MAX, What},
     link::{Endings, Holder, Link},
     notice::Notice,
     stream::Stream,
@@ -25,6 +29,10 @@ fn hub(size: u32, within: Duration) -> (Running, u16) {
 }
 
 fn hub_that_tells(size: u32, within: Duration, notice: Notice) -> (Running, u16) {
+    hub_of(size, within, notice, Box::new(|_| {}))
+}
+
+fn hub_of(size: u32, within: Duration, notice: Notice, on_broken: OnBroken) -> (Running, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let running = Running::start(Config {
@@ -32,9 +40,9 @@ fn hub_that_tells(size: u32, within: Duration, notice: Notice) -> (Running, u16)
         above: None,
         deadline: Instant::now() + within,
         notice,
-        listener: Some(listener),
+        door: Some(Door { listener, published: None }),
         seats: Vec::new(),
-        on_broken: Box::new(|_| {}),
+        on_broken,
     });
     (running.unwrap(), port)
 }
@@ -46,7 +54,7 @@ fn hello(token: &[u8], rank: u32, size: u32) -> Hello {
 fn link(port: u16, hello: Hello) -> Link {
     let stream = Stream::Tcp(TcpStream::connect(("127.0.0.1", port)).unwrap());
     let endings = Endings { abort: false, hub_gone: false };
-    Link::open(stream, hello, LONG, Holder::Rank(0), endings).unwrap()
+    Link::open(stream, hello, LONG, Holder::Rank(0), endings, None).unwrap()
 }
 
 fn joined(port: u16, rank: u32, size: u32) -> Link {
@@ -225,6 +233,81 @@ fn a_call_that_others_do_not_make_is_given_up_and_names_them() {
             assert_eq!(said, "barrier number 1 did not end within 20ms: waiting for ranks 0 and 2");
         }
         done.wait();
+    });
+}
+
+#[test]
+fn who_gives_up_joining_names_those_that_did_not_come() {
+    // The hub would wait for longer.
+    let (_hub, port) = hub(3, LONG);
+    let first = link(port, hello(b"right", 0, 3));
+    let second = link(port, hello(b"right", 1, 3));
+    for link in [&first, &second] {
+        let said = link.join(Instant::now() + Duration::from_millis(50)).unwrap_err().to_string();
+        // A slow thread's word may not be there yet.
+        assert!(said.contains(" of 3 did not join within "), "{said}");
+        assert!(said.contains('2'), "{said}");
+    }
+}
+
+#[test]
+fn the_runner_hears_of_an_abort_that_comes_after_another_end() {
+    let (tell, told) = mpsc::channel();
+    let on_broken = Box::new(move |broken: &Broken| tell.send(broken.clone()).unwrap());
+    let (_hub, port) = hub_of(3, LONG, Notice::new(None, LONG), on_broken);
+    let rest = [0, 2].map(|rank| thread::spawn(move || joined(port, rank, 3)));
+    drop(joined(port, 1, 3));
+    assert_eq!(told.recv().unwrap(), Broken::Lost { rank: 1 });
+    let [zero, two] = rest.map(|rank| rank.join().unwrap());
+    two.abort(3, "enough");
+    let abort = Broken::Aborted { by: 2, code: 3, why: "enough".into() };
+    assert_eq!(told.recv().unwrap(), abort);
+    drop(zero);
+}
+
+/// Whoever holds the hub ends last.
+#[test]
+fn a_process_parts_from_its_hub_when_the_others_have_heard() {
+    let (hub, port) = hub(3, LONG);
+    let (handle, heard) = (hub.handle(), AtomicBool::new(false));
+    let (seen, sees) = mpsc::channel();
+    let (over, is_over) = mpsc::channel::<()>();
+    let heard = &heard;
+    thread::scope(|scope| {
+        // The bytes before the word are more than a socket holds, and it reads them late.
+        scope.spawn(move || {
+            let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            stream.write_all(&Up::Hello(hello(b"right", 2, 3)).encode()).unwrap();
+            let mut waits = true;
+            loop {
+                let mut head = [0; FRAME_HEAD];
+                stream.read_exact(&mut head).unwrap();
+                let length = u32::from_le_bytes(head) as usize;
+                if waits && length >= VALUE_MAX {
+                    seen.send(()).unwrap();
+                    is_over.recv().unwrap();
+                    waits = false;
+                }
+                let mut body = vec![0; length];
+                stream.read_exact(&mut body).unwrap();
+                if let Ok(Down::Broken(Broken::Aborted { by: 1, .. })) = Down::decode(&body) {
+                    break;
+                }
+            }
+            heard.store(true, Ordering::Release);
+        });
+        let gives = scope.spawn(move || {
+            let value = vec![7; VALUE_MAX];
+            joined(port, 0, 3).exchange("x", &[2], &value, LONG).unwrap_err()
+        });
+        let aborts = joined(port, 1, 3);
+        sees.recv().unwrap();
+        aborts.abort(3, "enough");
+        gives.join().unwrap();
+        drop(aborts);
+        over.send(()).unwrap();
+        handle.part();
+        assert!(heard.load(Ordering::Acquire), "it was told, and had not heard");
     });
 }
 

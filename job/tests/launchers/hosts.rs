@@ -51,7 +51,7 @@ fn two_hosts_are_two_nodes_and_a_death_crosses_the_cable() {
 
 /// 256 ranks: below rank 0 there are eight hubs of 33 ranks, the last one of fewer.
 #[test]
-fn on_64_hosts_of_4_ranks_all_meet_exchange_and_hear_of_a_death_through_hubs() {
+fn on_64_hosts_of_4_ranks_all_meet_exchange_and_hear_of_deaths_and_aborts_through_hubs() {
     let _watchdog = Watchdog::within(4 * watchdog::LIMIT);
     let Some(hosts) = or_skip(Hosts::new(64)) else { return };
     let ranks = run(&hosts, (64, 4), &["--exchange", "--rounds", "2"]).0.ranks();
@@ -74,4 +74,7 @@ fn on_64_hosts_of_4_ranks_all_meet_exchange_and_hear_of_a_death_through_hubs() {
         let failed = codes.iter().filter(|code| **code == Some(1)).count();
         assert_eq!(failed, 255, "{}", dead.all());
     }
+    let (aborted, codes) = run(&hosts, (64, 4), &["--abort", "200"]);
+    assert_eq!(aborted.count("rank 200 aborted the job: asked to"), 255, "{}", aborted.all());
+    assert!(codes.iter().all(|code| *code == Some(7)), "{}", aborted.all());
 }

@@ -160,19 +160,36 @@ fn a_bad_environment_gives_one_clear_sentence() {
     assert_eq!(map.err, "job-probe: the node map is for 4 ranks, but the job has 3\n");
 }
 
+/// A script that starts such ranks, and says how each ended.
+fn ranks_that_meet(at: &str, size: u32, more: &str) -> String {
+    let rank = |rank: u32| {
+        format!(
+            "(HG_JOB_RENDEZVOUS={at} HG_JOB_SIZE={size} HG_JOB_RANK={rank} {PROBE} --timeout 30 {more}; echo ended $?) &"
+        )
+    };
+    let ranks: String = (0..size).rev().map(rank).collect();
+    format!("{ranks} wait")
+}
+
+#[test]
+fn ranks_that_met_in_a_folder_all_end_with_the_status_of_an_abort() {
+    let folder = Folder::new("abort");
+    let at = format!("dir:{}", folder.text());
+    for aborts in ["0", "5"] {
+        let script = ranks_that_meet(&at, 6, &format!("--abort {aborts}"));
+        let outcome = run("sh", &["-c", &script], &[("HG_JOB_TOKEN", "secret")]);
+        assert_eq!(outcome.ends(), [7; 6], "{}", outcome.all());
+        let said = format!("rank {aborts} aborted the job: asked to");
+        assert_eq!(outcome.count(&said), 5, "{}", outcome.all());
+        assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is left");
+    }
+}
+
 #[test]
 fn ranks_meet_in_a_folder_and_at_an_address() {
     let folder = Folder::new("meet");
     let at = format!("dir:{}", folder.text());
-    let script = |at: &str| {
-        let rank = |rank: u32| {
-            format!(
-                "HG_JOB_RENDEZVOUS={at} HG_JOB_SIZE=3 HG_JOB_RANK={rank} {PROBE} --timeout 30 &"
-            )
-        };
-        let ranks: String = (0..3).rev().map(rank).collect();
-        format!("{ranks} wait")
-    };
+    let script = |at: &str| ranks_that_meet(at, 3, "");
     let outcome = run("sh", &["-c", &script(&at)], &[("HG_JOB_TOKEN", "secret")]);
     assert_one_node(&outcome.ranks(), 3, "rendezvous");
     assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is left behind");

@@ -1,9 +1,9 @@
-//! Who has not made a call. A question goes to every side that may know of somebody, but the one that it came from; when all
+//! Who has not made a call; before all have joined, who has not. A question goes to every side that may know of somebody, but the one that it came from; when all
 //! have answered, so does this hub. A side that does not answer leaves it open: the asking rank has a bound.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Effect, Hub, Side};
+use super::{Child, Effect, Hub, Member, Side};
 use crate::frame::{Down, Up};
 
 /// A channel and the number of a call.
@@ -33,10 +33,12 @@ impl Hub {
         if number == of_channel.map_or(0, |channel| channel.ended) {
             let open = of_channel.and_then(|channel| channel.open.as_ref());
             let has_called = |place: usize| open.is_some_and(|open| open.values[place].is_some());
+            let is_wholly_here = |child: &Child| matches!(child.state, Member::Here(_));
             for (place, child) in self.children.iter().enumerate() {
                 let side = Side::Child(place);
-                match child.is_hub() {
-                    _ if has_called(place) => {}
+                let is_done = if self.is_whole { has_called(place) } else { is_wholly_here(child) };
+                match child.is_hub() && child.state != Member::Awaited {
+                    _ if is_done => {}
                     false => ask.ranks.push(child.ranks.start),
                     true if side != by => drop(ask.waiting.insert(side)),
                     true => {}
