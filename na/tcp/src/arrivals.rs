@@ -10,7 +10,7 @@ use crate::{
     reading::{Fate, misbehaved},
     settings::LIMITS,
     transfers::{arrived, asked, ended, lost_sink, sink, withdrawn},
-    wire::{Slot, Wire},
+    wire::Wire,
 };
 
 impl TcpContext {
@@ -138,7 +138,8 @@ impl TcpContext {
         Ok(())
     }
 
-    /// The peer opens its link on a connection that this side has made, or whose link was closed.
+    /// The peer opens its link on a connection that this side has made, or whose link was closed. Where there are as many peers as
+    /// there may be, those among them that have hung up and withhold messages, it is closed at once.
     fn open_link(&mut self, wire: &mut Wire, header: Header) -> Result<(), Fate> {
         let side = usize::from(header.link.side);
         if side == wire.own_side() {
@@ -147,13 +148,21 @@ impl TcpContext {
         if wire.slots[side].peer.is_some() {
             return Err(misbehaved("a second link of one side"));
         }
+        wire.slots[side].epoch = header.link.epoch;
+        let max = self.shared.settings.max_peers;
+        // The connection itself is one of those that are open.
+        if self.open + self.links.hung_up() > max {
+            tracing::warn!(peer = ?wire.remote, "a link is refused: there are {max} peers, its `max-peers`");
+            wire.send(Kind::Close, side, 0, &[]);
+            return Ok(());
+        }
         if wire.is_retiring {
             wire.is_retiring = false;
             self.untime(wire);
             self.map(wire);
         }
         let peer = self.links.accept(Way::over(wire, side));
-        wire.slots[side] = Slot { peer: Some(peer), epoch: header.link.epoch };
+        wire.slots[side].peer = Some(peer);
         Ok(())
     }
 

@@ -19,6 +19,8 @@ pub(crate) const GET: u8 = 7;
 pub(crate) const PUT_DATA: u8 = 8;
 pub(crate) const GET_DATA: u8 = 9;
 pub(crate) const END: u8 = 10;
+pub(crate) const OPEN: u8 = 12;
+pub(crate) const CLOSE: u8 = 13;
 
 /// The numeric part of an address.
 pub(crate) fn place(address: &str) -> &str {
@@ -52,6 +54,14 @@ pub(crate) fn frame(kind: u8, word: u64, body: &[u8]) -> Vec<u8> {
 /// A header alone; of the link of the end that dialled.
 pub(crate) fn header(len: u32, kind: u8, word: u64) -> Vec<u8> {
     [&len.to_le_bytes()[..], &[kind, 0, 0, 0], &word.to_le_bytes()].concat()
+}
+
+/// A frame of a link of the end that accepted.
+pub(crate) fn frame_of(epoch: u16, kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut frame = frame(kind, 0, body);
+    frame[5] = 1;
+    frame[6..8].copy_from_slice(&epoch.to_le_bytes());
+    frame
 }
 
 pub(crate) fn read_exact(stream: &mut TcpStream, len: usize) -> Vec<u8> {

@@ -13,10 +13,11 @@ use crate::{
     child::Process,
     end::{End, LOOPBACK, Server, arrived, ended, gone},
     raw::{
-        CREDIT, END, EXPECTED, GET, GET_DATA, PUT, PUT_DATA, UNEXPECTED, connect, dribble, frame,
-        greeted, greeted_by, greeting, header, hello, read_exact, read_greeting, read_to_the_end,
-        welcome,
+        CLOSE, CREDIT, END, EXPECTED, GET, GET_DATA, OPEN, PUT, PUT_DATA, UNEXPECTED, connect,
+        dribble, frame, frame_of, greeted, greeted_by, greeting, header, hello, read_exact,
+        read_greeting, read_to_the_end, welcome,
     },
+    silence::connected,
 };
 
 /// A server and a peer of its, which must not notice anything.
@@ -367,6 +368,59 @@ fn strangers_do_not_count_as_peers_and_one_peer_too_many_is_told_so() {
     let sentence = String::from_utf8(sentence).unwrap();
     assert!(kind == 3 && sentence.contains("peers"), "{sentence}");
     assert_eq!(friend.call(peer, 1, b"still here").unwrap(), b"still here");
+}
+
+#[test]
+fn links_that_are_closed_while_their_messages_wait_count_as_peers() {
+    const MAX: u16 = 4;
+    const CYCLES: u16 = 1000;
+    let (mut end, _, mut raw) = connected(&[("max-peers", &MAX.to_string())]);
+    end.context.set_admission(false);
+    for epoch in 0..CYCLES {
+        for (kind, body) in [(OPEN, &b""[..]), (UNEXPECTED, b"it waits"), (CLOSE, b"")] {
+            raw.write_all(&frame_of(epoch, kind, body)).unwrap();
+        }
+        end.round();
+    }
+    // It is heard to the end, and knows which links were refused.
+    let refused: Vec<u16> = (0..CYCLES - MAX)
+        .map(|_| {
+            let close = read_while(&mut raw, 16, &mut end);
+            assert_eq!(close[4..6], [CLOSE, 1]);
+            u16::from_le_bytes([close[6], close[7]])
+        })
+        .collect();
+    assert!(refused.iter().copied().eq(MAX..CYCLES));
+    end.context.set_admission(true);
+    for _ in 0..MAX {
+        assert_eq!(end.until(arrived).1, b"it waits");
+        end.until(gone);
+    }
+    assert_eq!(end.take(arrived), None);
+    // There is room again, and its own link was none of this.
+    raw.write_all(&frame_of(CYCLES, OPEN, b"")).unwrap();
+    raw.write_all(&frame_of(CYCLES, UNEXPECTED, b"heard")).unwrap();
+    raw.write_all(&frame(UNEXPECTED, 0, b"own")).unwrap();
+    assert_eq!(end.until(arrived).1, b"heard");
+    assert_eq!(end.until(arrived).1, b"own");
+}
+
+/// Reads so many bytes that the other end, of this thread, sends meanwhile.
+fn read_while(raw: &mut TcpStream, len: usize, end: &mut End) -> Vec<u8> {
+    let start = std::time::Instant::now();
+    let (mut bytes, mut at) = (vec![0; len], 0);
+    raw.set_nonblocking(true).unwrap();
+    while at < len {
+        in_time!(start, "{at} of {len} bytes came");
+        end.round();
+        match raw.read(&mut bytes[at..]) {
+            Ok(0) => panic!("it has hung up: {:?}", end.seen),
+            Ok(len) => at += len,
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}"),
+        }
+    }
+    raw.set_nonblocking(false).unwrap();
+    bytes
 }
 
 #[test]
