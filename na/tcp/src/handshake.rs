@@ -261,10 +261,7 @@ impl TcpContext {
 
     /// Takes a connection over from another context, with what came behind its greeting.
     pub(crate) fn take_over(&mut self, from: Box<Wire>, hello: Hello, rest: &[u8], now: Instant) {
-        let Wire { kept, stream, sealing, local, remote, .. } = *from;
-        let mut wire = self.wires.add(stream, Role::Acceptor);
-        drop(kept);
-        (wire.sealing, wire.local, wire.remote) = (sealing, local, remote);
+        let mut wire = self.wires.adopt(*from);
         let (key, registry) = (wire.key, self.waiter.registry());
         if registry.register(&mut wire.stream, key.token(), Interest::READABLE).is_err() {
             return self.wires.release(key);

@@ -263,6 +263,14 @@ impl Wire {
         unsent_at_most(self.stream.as_fd(), unsent_max)
     }
 
+    /// The same connection in another context: its socket, what that was told by [`Wire::connected`], and its keys. Nothing is
+    /// known of it there, and no list has it.
+    pub(crate) fn moved(self, key: WireKey) -> Self {
+        let Self { kept, stream, role, sealing, local, remote, piece_len, piece_min, .. } = self;
+        let new = Self::new(key, stream, role);
+        Self { kept, sealing, local, remote, piece_len, piece_min, ..new }
+    }
+
     /// The side of the links that this end opens.
     pub(crate) fn own_side(&self) -> usize {
         self.role as usize

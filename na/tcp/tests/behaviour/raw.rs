@@ -3,11 +3,11 @@
 use std::{
     io::{ErrorKind, Read as _, Write as _},
     net::TcpStream,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use socket2::{SockFilter, SockRef};
-use watchdog::LIMIT;
+use watchdog::{LIMIT, in_time};
 
 use crate::end::End;
 
@@ -103,6 +103,24 @@ pub(crate) fn greeted_with(target: &mut End, hello: &[u8]) -> TcpStream {
         target.round();
     }
     reader.join().unwrap()
+}
+
+/// Reads so many bytes that the other end, of this thread, sends meanwhile.
+pub(crate) fn read_while(raw: &mut TcpStream, len: usize, end: &mut End) -> Vec<u8> {
+    let start = Instant::now();
+    let (mut bytes, mut at) = (vec![0; len], 0);
+    raw.set_nonblocking(true).unwrap();
+    while at < len {
+        in_time!(start, "{at} of {len} bytes came");
+        end.round();
+        match raw.read(&mut bytes[at..]) {
+            Ok(0) => panic!("it has hung up: {:?}", end.seen),
+            Ok(len) => at += len,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+        }
+    }
+    raw.set_nonblocking(false).unwrap();
+    bytes
 }
 
 /// Reads until the other end has closed the connection.

@@ -15,7 +15,7 @@ use crate::{
     raw::{
         CLOSE, CREDIT, END, EXPECTED, GET, GET_DATA, OPEN, PUT, PUT_DATA, UNEXPECTED, connect,
         dribble, frame, frame_of, greeted, greeted_by, greeting, header, hello, read_exact,
-        read_greeting, read_to_the_end, welcome,
+        read_greeting, read_to_the_end, read_while, welcome,
     },
     silence::connected,
 };
@@ -403,24 +403,6 @@ fn links_that_are_closed_while_their_messages_wait_count_as_peers() {
     raw.write_all(&frame(UNEXPECTED, 0, b"own")).unwrap();
     assert_eq!(end.until(arrived).1, b"heard");
     assert_eq!(end.until(arrived).1, b"own");
-}
-
-/// Reads so many bytes that the other end, of this thread, sends meanwhile.
-fn read_while(raw: &mut TcpStream, len: usize, end: &mut End) -> Vec<u8> {
-    let start = std::time::Instant::now();
-    let (mut bytes, mut at) = (vec![0; len], 0);
-    raw.set_nonblocking(true).unwrap();
-    while at < len {
-        in_time!(start, "{at} of {len} bytes came");
-        end.round();
-        match raw.read(&mut bytes[at..]) {
-            Ok(0) => panic!("it has hung up: {:?}", end.seen),
-            Ok(len) => at += len,
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}"),
-        }
-    }
-    raw.set_nonblocking(false).unwrap();
-    bytes
 }
 
 #[test]

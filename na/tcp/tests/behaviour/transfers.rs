@@ -1,12 +1,16 @@
 //! Puts and gets: what the contract's tests do not reach.
 
-use std::{io::Read as _, time::Instant};
+use std::{
+    io::{Read as _, Write as _},
+    time::Instant,
+};
 
 use hg_na::{Memory, Op, Peer, Region, Rights};
 use watchdog::in_time;
 
 use crate::{
     end::{End, LOOPBACK, Server, arrived, ended},
+    raw::{PUT, PUT_DATA, UNEXPECTED, connect, frame, hello, read_while},
     silence::connected,
 };
 
@@ -28,6 +32,39 @@ fn transfer(end: &mut End, peer: Peer, near: &Region, far: &Region, is_put: bool
     };
     end.post(1, op);
     end.until(ended(1)).unwrap();
+}
+
+#[test]
+fn pieces_are_short_where_they_are_asked_to_be_whichever_context_accepted_the_connection() {
+    const LEN: usize = 1 << 20;
+    for context in [0, 1] {
+        let mut active = End::open(LOOPBACK, &[("unsent-kib", "64")]);
+        let mut other = (context > 0).then(|| active.beside(context));
+        let mut raw = connect(&active.text());
+        raw.write_all(&[hello(context), frame(UNEXPECTED, 0, b"a peer")].concat()).unwrap();
+        let start = Instant::now();
+        let from = loop {
+            in_time!(start);
+            active.round();
+            let end = other.as_mut().unwrap_or(&mut active);
+            end.round();
+            if let Some((from, _)) = end.take(arrived) {
+                break from;
+            }
+        };
+        let end = other.as_mut().unwrap_or(&mut active);
+        let near = region(end, vec![1; LEN].into());
+        let local = near.slice(0, LEN as u64).unwrap();
+        // Its owner is anybody.
+        let remote = near.descriptor().slice(0, LEN as u64).unwrap();
+        end.post(1, Op::Put { to: from, local, remote });
+        let welcome = read_while(&mut raw, 10 + 16, end);
+        assert_eq!(welcome[7], 2);
+        let put = read_while(&mut raw, 16 + 56, end);
+        assert_eq!(put[4], PUT);
+        let data = read_while(&mut raw, 16, end);
+        assert_eq!((&data[..4], data[4]), (&(16_u32 << 10).to_le_bytes()[..], PUT_DATA));
+    }
 }
 
 #[test]
