@@ -138,7 +138,8 @@ impl<T: Transport> FramedContext<T> {
         let cut = lifeline.attend(&mut said).err();
         link.way.own.lifeline = Some(lifeline);
         for record in said {
-            if self.links.find(peer).is_some() {
+            // What stands behind a word that has ended this lifeline is said to nobody.
+            if self.links.find(peer).is_some_and(|link| link.way.own.lifeline.is_some()) {
                 self.heard(place, record, now);
             }
         }

@@ -266,6 +266,43 @@ fn round(end: &mut End) -> Vec<Completion> {
 }
 
 #[test]
+fn what_is_said_behind_a_refusal_opens_nothing() {
+    let (name, there) = (named("refused"), named("refuses"));
+    let mut end = open(&name, 10);
+    let listener = UnixListener::bind_addr(&socket(&there)).unwrap();
+    let to = end.lookup(&Address::new(&format!("nowhere://{there}")).unwrap()).unwrap();
+    let op = Op::SendUnexpected { to, message: Message::copied(b"hello") };
+    assert!(end.post(QUIET, op).is_ok());
+    let mut first = Raw::of(listener.accept().unwrap().0);
+    assert_eq!(first.hear(&mut end), Record::Hello(Name));
+    first.say(&[Record::Refuse("elsewhere".into()), Record::Welcome(Name)]);
+    listener.set_nonblocking(true).unwrap();
+    let start = Instant::now();
+    let mut second = loop {
+        in_time!(start, "no other way is tried");
+        assert!(round(&mut end).is_empty() && end.connected().is_empty());
+        if let Ok((stream, _)) = listener.accept() {
+            break Raw::of(stream);
+        }
+    };
+    assert_eq!(second.hear(&mut end), Record::Hello(Name));
+    // It is the last way.
+    second.say(&[Record::Welcome(Name), Record::Refuse("after all".into()), Record::Welcome(Name)]);
+    let reason = loop {
+        in_time!(start, "it was not refused");
+        let gone = |it| match it {
+            Completion::Gone { reason, .. } => Some(reason),
+            _ => None,
+        };
+        if let Some(reason) = round(&mut end).into_iter().find_map(gone) {
+            break reason;
+        }
+    };
+    assert_eq!(reason, GoneReason::Refused("after all".into()));
+    assert!(end.links.is_empty());
+}
+
+#[test]
 fn strangers_that_cannot_be_watched_count_as_nobody() {
     let name = named("unwatched");
     let mut end = open(&name, 1);
