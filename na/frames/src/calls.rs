@@ -101,7 +101,7 @@ impl<T: Transport> Context for FramedContext<T> {
         if self.common.same_process().is_err() || self.broken.is_some() {
             return false;
         }
-        let is_idle = self.finished.is_empty() && self.draining.is_empty();
+        let is_idle = self.finished.is_empty() && !self.must_drain();
         if !is_idle || self.links.has_admissible() || T::can_send(self) || !T::arms(self) {
             return false;
         }

@@ -191,9 +191,11 @@ impl<T: Transport> FramedContext<T> {
             (Record::Goodbye(count), Phase::Open | Phase::Awaiting) => {
                 self.drain(place, GoneReason::Closed, Some(count), now);
             }
-            (Record::Goodbye(count), Phase::Draining { until, .. }) => {
+            (Record::Goodbye(count), Phase::Draining { until, since, .. }) => {
                 *until = Some(count);
+                let last = *since + DRAIN_AFTER_GOODBYE;
                 links.close(peer, GoneReason::Closed);
+                self.at(last, place);
             }
             (Record::Goodbye(_), Phase::Connecting { .. }) => {
                 self.end_now(place, GoneReason::Closed);
@@ -336,7 +338,22 @@ impl<T: Transport> FramedContext<T> {
         link.way.own.phase = Phase::Draining { until, since: now, seen, quiet: 0 };
         self.links.close(peer, reason);
         self.untime(place);
+        if until.is_some() {
+            self.at(now + DRAIN_AFTER_GOODBYE, place);
+        }
         self.draining.push(place);
+    }
+
+    /// Whether a connection drains that needs rounds: a frame or a timer ends those whose goodbye says more frames than have come.
+    pub(crate) fn must_drain(&mut self) -> bool {
+        let Self { draining, links, .. } = self;
+        draining.iter().any(|place| {
+            let Some(link) = links.at(*place) else { return true };
+            match link.way.own.phase {
+                Phase::Draining { until: Some(until), .. } => link.way.frames_received >= until,
+                _ => true,
+            }
+        })
     }
 
     /// Looks at every connection that drains.

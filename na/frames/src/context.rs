@@ -280,7 +280,7 @@ impl<T: Transport> FramedContext<T> {
         self.rounds += 1;
         let is_time = self.empty_rounds >= ASK_AFTER || self.rounds >= ASK_ROUNDS;
         let is_told = self.must_ask || self.waiter.has_told();
-        if slept || is_told || !self.draining.is_empty() || is_time {
+        if slept || is_told || is_time || self.must_drain() {
             (self.empty_rounds, self.rounds) = (0, 0);
             moved |= self.attend_lifelines(now)?;
         }

@@ -266,6 +266,36 @@ fn round(end: &mut End) -> Vec<Completion> {
 }
 
 #[test]
+fn one_that_says_goodbye_and_has_sent_less_than_it_says_keeps_nobody_awake() {
+    let name = named("goodbye");
+    let mut end = open(&name, 10);
+    for _ in 0..3 {
+        let mut raw = Raw::connect(&name);
+        assert_eq!(raw.hear(&mut end), Record::Welcome(Name));
+        let [peer] = end.connected()[..] else { panic!("one is connected") };
+        raw.say(&[Record::Goodbye(u64::MAX)]);
+        let start = Instant::now();
+        while end.links.get(peer).unwrap().gone().is_none() {
+            in_time!(start, "its goodbye was not heard");
+            assert!(round(&mut end).is_empty());
+        }
+        // Its frames may come late; until then there is nothing to do.
+        let heard = Instant::now();
+        let mut done = Vec::new();
+        end.progress(heard, &mut done).unwrap();
+        assert!(end.may_sleep() && done.is_empty(), "{done:?}");
+        let until = end.next_deadline().unwrap();
+        assert!(until <= heard + Duration::from_secs(1));
+        end.progress(until, &mut done).unwrap();
+        assert!(
+            matches!(done[0], Completion::HungUp { reason: GoneReason::Closed, .. }),
+            "{done:?}"
+        );
+        assert!(end.may_sleep() && end.next_deadline().is_none());
+    }
+}
+
+#[test]
 fn what_is_said_behind_a_refusal_opens_nothing() {
     let (name, there) = (named("refused"), named("refuses"));
     let mut end = open(&name, 10);
