@@ -52,6 +52,10 @@ pub(crate) const HELLO_MAX: usize = 1024;
 pub(crate) const FRAME_HEAD: usize = 4;
 /// The longest frame of a rank.
 pub(crate) const UP_MAX: usize = VALUE_MAX + 1024;
+/// Bytes of a [`Post`] with one letter: kind, channel, number, and count, sender, count of runs and length of the value; of a run.
+const LETTER_HEAD: usize = 1 + (4 + CHANNEL_MAX) + 8 + 4 * 4;
+const RUN_LEN: usize = 12;
+const _: () = assert!(VALUE_MAX + LETTER_HEAD + RUN_LEN <= UP_MAX);
 /// The longest frame of the hub.
 pub(crate) const DOWN_MAX: usize = 1 << 30;
 /// The longest reason of an abort; more is cut off.
@@ -323,6 +327,21 @@ const POST: u8 = 10;
 const TAKEN: u8 = 11;
 
 impl Post {
+    /// One value for some ranks: in as many frames as it takes, none longer than [`UP_MAX`], each for some of them.
+    pub(crate) fn in_frames(
+        channel: String,
+        number: u64,
+        letter: Letter,
+    ) -> impl Iterator<Item = Self> {
+        let room = UP_MAX.saturating_sub(LETTER_HEAD + letter.value.len()) / RUN_LEN;
+        let Letter { from, to, value } = letter;
+        let parts: Vec<Vec<Run>> = to.chunks(room.max(1)).map(<[Run]>::to_vec).collect();
+        parts.into_iter().map(move |to| {
+            let letter = Letter { from, to, value: Arc::clone(&value) };
+            Self { channel: channel.clone(), number, letters: vec![letter] }
+        })
+    }
+
     fn encode(&self, out: &mut Writer) {
         out.u8(POST).call(&self.channel, self.number).length(self.letters.len());
         for Letter { from, to, value } in &self.letters {
@@ -396,6 +415,27 @@ mod tests {
         let to = vec![Run { first: 1, step: 2, count: 3 }, Run { first: 9, step: 1, count: 1 }];
         let letter = Letter { from: 4, to, value: [1, 2, 3].into() };
         Post { channel: "p".into(), number: 5, letters: vec![letter] }
+    }
+
+    #[test]
+    fn a_value_for_any_ranks_leaves_in_frames_that_are_taken() {
+        let runs: Vec<_> = (0..1000).map(|it| Run { first: 9 * it, step: 2, count: 3 }).collect();
+        for (len, count) in [(0, 1), (UP_MAX - 5000, 3), (VALUE_MAX, 14)] {
+            let letter = Letter { from: 1, to: runs.clone(), value: vec![7; len].into() };
+            let channel = "c".repeat(CHANNEL_MAX);
+            let posts: Vec<_> = Post::in_frames(channel, 5, letter).collect();
+            assert_eq!(posts.len(), count);
+            let mut to = Vec::new();
+            for post in posts {
+                let frame = Up::Post(post.clone()).encode();
+                let (body, _) = split(&frame, UP_MAX).unwrap().unwrap();
+                assert!(Up::decode(body) == Ok(Up::Post(post.clone())));
+                let [letter] = &post.letters[..] else { panic!("one letter") };
+                assert!(letter.value.len() == len && letter.from == 1 && post.number == 5);
+                to.extend_from_slice(&letter.to);
+            }
+            assert_eq!(to, runs);
+        }
     }
 
     #[test]

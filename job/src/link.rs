@@ -253,11 +253,13 @@ impl Link {
         let number = self.take_number(channel, Kind::Exchange);
         let call = (channel.to_owned(), number);
         let letter = Letter { from: self.rank, to: Run::of(peers), value: value.into() };
-        let post = Post { channel: channel.to_owned(), number, letters: vec![letter] };
         let deadline = Instant::now() + within;
-        let may_give =
-            |state: &mut State| (!std::mem::replace(&mut state.is_given, true)).then_some(());
-        if self.wait(deadline, may_give)?.is_some() {
+        for post in Post::in_frames(channel.to_owned(), number, letter) {
+            let may_give =
+                |state: &mut State| (!std::mem::replace(&mut state.is_given, true)).then_some(());
+            if self.wait(deadline, may_give)?.is_none() {
+                break;
+            }
             // Where writing fails, reading tells why.
             let _ = self.say(&Up::Post(post));
         }

@@ -15,7 +15,9 @@ use std::{
 use super::{Config, Door, OnBroken, Running, state::Hub};
 use crate::{
     error::Error,
-    frame::{Broken, Down, FRAME_HEAD, HELLO_MAX, Hello, Up, VALUE_MAX, What},
+    frame::{
+        Broken, Down, FRAME_HEAD, HELLO_MAX, Hello, Letter, Post, UP_MAX, Up, VALUE_MAX, What, split,
+    },
     link::{Endings, Holder, Link},
     notice::Notice,
     stream::Stream,
@@ -347,4 +349,50 @@ fn an_abort_is_heard_while_a_stopped_rank_takes_nothing_in() {
         );
         drop(over);
     });
+}
+
+#[test]
+fn the_longest_value_for_ranks_that_are_named_one_by_one_is_taken() {
+    // Distances that grow: no run is longer than two.
+    let distances = (0..200).map(|it| it % 7 * 2 + it);
+    let peers: Vec<u32> = distances
+        .scan(0, |rank, distance| {
+            *rank += 1 + distance;
+            Some(*rank)
+        })
+        .collect();
+    let size = peers.last().unwrap() + 1;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::scope(|scope| {
+        let gives = scope.spawn(|| {
+            link(port, hello(b"right", 0, size)).exchange("x", &peers, &vec![7; VALUE_MAX], LONG)
+        });
+        let mut stream = listener.accept().unwrap().0;
+        let mut meant = 0;
+        while meant < peers.len() {
+            let Up::Post(post) = next_up(&mut stream) else { continue };
+            let [letter] = &post.letters[..] else { panic!("one value") };
+            assert!(letter.value.len() == VALUE_MAX && letter.value.iter().all(|byte| *byte == 7));
+            meant += letter.to.iter().map(|run| run.count as usize).sum::<usize>();
+            stream.write_all(&Down::Taken.encode()).unwrap();
+        }
+        let of = |from| Letter { from, to: crate::tree::Run::of(&[0]), value: [1].into() };
+        let letters = peers.iter().copied().map(of).collect();
+        let post = Post { channel: "x".into(), number: 0, letters };
+        stream.write_all(&Down::Post(post).encode()).unwrap();
+        let came = gives.join().unwrap().unwrap();
+        assert!(came.keys().copied().eq(peers.iter().copied()));
+    });
+}
+
+/// The next frame of a rank, as a hub takes it.
+fn next_up(stream: &mut TcpStream) -> Up {
+    let mut frame = vec![0; FRAME_HEAD];
+    stream.read_exact(&mut frame).unwrap();
+    assert!(split(&frame, UP_MAX).is_ok(), "it is too long");
+    let len = u32::from_le_bytes(frame[..].try_into().unwrap()) as usize;
+    frame.resize(FRAME_HEAD + len, 0);
+    stream.read_exact(&mut frame[FRAME_HEAD..]).unwrap();
+    Up::decode(&frame[FRAME_HEAD..]).unwrap()
 }
