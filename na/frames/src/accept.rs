@@ -8,9 +8,9 @@ use std::{io, time::Instant};
 use hg_na::GoneReason;
 use hg_na_link::{
     Framed, Record,
-    strangers::{ACCEPT_PAUSE, ACCEPTS},
+    strangers::{ACCEPT_PAUSE, ACCEPTS, Turn},
 };
-use hg_na_parts::limits::is_shortage;
+use hg_na_parts::limits::{descriptors_are_scarce, is_scarce, is_shortage};
 use nix::sys::epoll::EpollFlags;
 
 use crate::{
@@ -23,29 +23,54 @@ use crate::{
 impl<T: Transport> FramedContext<T> {
     /// Accepts what has come.
     pub(crate) fn accept(&mut self, now: Instant) {
+        if let Some(mut lifeline) = self.scarcity.take_waiting() {
+            // Of the numbers that were free, it has the last.
+            lifeline.lower();
+            self.has_come(lifeline, now);
+        }
         (0..self.listeners.len()).for_each(|door| self.accept_at(door, now));
     }
 
     fn accept_at(&mut self, door: usize, now: Instant) {
         for _ in 0..ACCEPTS {
+            if self.rests_until.is_some() {
+                return;
+            }
             match self.listeners[door].accept(self.common.bounds.silence_bound) {
                 Ok(mut lifeline) => {
                     lifeline.door = door;
-                    self.accepted(lifeline, now);
+                    self.has_come(lifeline, now);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if is_shortage(&error) => {
-                    if self.shed_stranger(now) {
-                        continue;
+                    if !self.shed_stranger(now) {
+                        self.rest(&error.to_string(), now);
                     }
-                    tracing::warn!(%error, "no connection is accepted for a while");
-                    self.accept_at = Some(now + ACCEPT_PAUSE);
-                    return self.hear_listeners(EpollFlags::empty());
                 }
                 // The caller has gone meanwhile.
                 Err(_) => {}
             }
         }
+    }
+
+    fn has_come(&mut self, mut lifeline: Lifeline, now: Instant) {
+        let mut has_room = !is_scarce(lifeline.fd());
+        if !has_room && self.shed_stranger(now) {
+            lifeline.lower();
+            has_room = true;
+        }
+        match self.scarcity.came(now, lifeline, has_room) {
+            Turn::Welcomed(lifeline) => self.accepted(lifeline, now),
+            Turn::Refused(lifeline) => lifeline.refuse::<T::Hello>(descriptors_are_scarce()),
+            Turn::Waits => self.rest(&descriptors_are_scarce(), now),
+        }
+    }
+
+    /// The listeners are heard again after a while.
+    fn rest(&mut self, why: &str, now: Instant) {
+        tracing::warn!("connections wait: {why}");
+        self.rests_until = Some(now + ACCEPT_PAUSE);
+        self.hear_listeners(EpollFlags::empty());
     }
 
     /// Whether the listeners are heard.

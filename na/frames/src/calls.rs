@@ -94,7 +94,7 @@ impl<T: Transport> Context for FramedContext<T> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|(when, _)| *when);
-        [timer, self.accept_at, self.transport.deadline()].into_iter().flatten().min()
+        [timer, self.rests_until, self.transport.deadline()].into_iter().flatten().min()
     }
 
     fn may_sleep(&mut self) -> bool {

@@ -425,9 +425,9 @@ impl<T: Transport> FramedContext<T> {
     /// Runs what is due; says whether anything was.
     pub(crate) fn run_timers(&mut self, now: Instant) -> bool {
         let mut moved = self.transport.run_timers(now);
-        if self.accept_at.is_some_and(|when| when <= now) {
-            self.accept_at = None;
+        if self.rests_until.take_if(|when| *when <= now).is_some() {
             self.hear_listeners(EpollFlags::EPOLLIN);
+            self.accept(now);
             moved = true;
         }
         while let Some((when, place)) =

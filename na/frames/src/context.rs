@@ -7,6 +7,7 @@ use hg_na_link::{
     Carrier, Framed, Greeting, Lane, Links, Strangers,
     exchange::{self, Came, Step},
     lanes::Whole,
+    strangers::Scarcity,
 };
 use nix::sys::epoll::EpollFlags;
 
@@ -199,7 +200,9 @@ pub struct FramedContext<T: Transport> {
     pub(crate) timers: BTreeSet<(Instant, u32)>,
     /// Completions that the next round hands out.
     pub finished: Vec<Completion>,
-    pub(crate) accept_at: Option<Instant>,
+    /// Somebody who has come while descriptors are scarce, and until when nobody else is accepted.
+    pub(crate) scarcity: Scarcity<Lifeline>,
+    pub(crate) rests_until: Option<Instant>,
     pub(crate) is_sleeping: bool,
     pub(crate) must_ask: bool,
     empty_rounds: u32,
@@ -238,7 +241,8 @@ impl<T: Transport> FramedContext<T> {
             draining: Vec::new(),
             timers: BTreeSet::new(),
             finished: Vec::new(),
-            accept_at: None,
+            scarcity: Scarcity::default(),
+            rests_until: None,
             is_sleeping: false,
             must_ask: true,
             empty_rounds: 0,

@@ -16,7 +16,10 @@ use std::{
 use hg_na::{Address, Error, Identity};
 use hg_na_link::{Greeting, Record, record::RECORD_MAX};
 use hg_na_memory::NotInherited;
-use hg_na_parts::{key::Key, limits::os_error};
+use hg_na_parts::{
+    key::Key,
+    limits::{self, os_error},
+};
 use nix::{
     sys::{
         epoll::EpollFlags,
@@ -234,6 +237,20 @@ impl Lifeline {
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Says no to one that was just accepted. What it has said is read first: otherwise the kernel might reset the connection.
+    pub(crate) fn refuse<G: Greeting>(mut self, why: String) {
+        let _greeting = self.socket.read(&mut [0; RECORD_MAX]);
+        self.say(&Record::<G>::Refuse(why));
+    }
+
+    /// Goes on by the lowest number of a descriptor that is free, where there is one.
+    pub(crate) fn lower(&mut self) {
+        if let Ok(lowest) = limits::lowest(&self.socket) {
+            self._kept = NotInherited::new(lowest.as_fd());
+            self.socket = lowest.into();
+        }
     }
 
     /// Says something, now or as soon as the kernel takes it.

@@ -1,7 +1,8 @@
 //! What connections may cost that have not said who they are: numbers of them, and time.
 //!
 //! Past [`STRANGERS_MAX`] of them, or when descriptors run out, the one that has waited longest makes room, unless all have come
-//! within [`PATIENCE`]: a crowd of peers that all start at once is no attack.
+//! within [`PATIENCE`]: a crowd of peers that all start at once is no attack. While descriptors are scarce and nobody makes room, who
+//! comes waits as long ([`Scarcity`]), and is refused then.
 
 use std::{
     collections::BTreeSet,
@@ -60,6 +61,52 @@ impl<K: Copy + Ord> Strangers<K> {
     }
 }
 
+/// Who comes while descriptors are scarce.
+#[derive(Debug)]
+pub struct Scarcity<S> {
+    waits: Option<S>,
+    /// Nobody was welcomed since.
+    since: Option<Instant>,
+}
+
+/// What becomes of one that has come.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Turn<S> {
+    /// There is room for it.
+    Welcomed(S),
+    /// It is to be told that there is none.
+    Refused(S),
+    /// It, and whoever comes after it, is looked at again after [`ACCEPT_PAUSE`].
+    Waits,
+}
+
+impl<S> Default for Scarcity<S> {
+    fn default() -> Self {
+        Self { waits: None, since: None }
+    }
+}
+
+impl<S> Scarcity<S> {
+    /// The one that waits, whose turn it is before all others.
+    pub fn take_waiting(&mut self) -> Option<S> {
+        self.waits.take()
+    }
+
+    /// One has come, or has its turn again.
+    pub fn came(&mut self, now: Instant, who: S, has_room: bool) -> Turn<S> {
+        if has_room {
+            self.since = None;
+            return Turn::Welcomed(who);
+        }
+        let since = *self.since.get_or_insert(now);
+        if now.saturating_duration_since(since) >= PATIENCE {
+            return Turn::Refused(who);
+        }
+        self.waits = Some(who);
+        Turn::Waits
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -80,6 +127,21 @@ mod tests {
         assert!(many.eq((0..=STRANGERS_MAX).map(|key| key == STRANGERS_MAX)));
         assert_eq!(strangers.to_shed(now), None, "a crowd that has come at once");
         assert_eq!(strangers.to_shed(now + PATIENCE), Some(0));
+    }
+
+    #[test]
+    fn while_descriptors_are_scarce_one_waits_and_all_are_refused_later() {
+        let (mut scarcity, now) = (Scarcity::default(), some_time());
+        assert_eq!(scarcity.came(now, 1, true), Turn::Welcomed(1));
+        assert_eq!(scarcity.came(now, 2, false), Turn::Waits);
+        assert_eq!((scarcity.take_waiting(), scarcity.take_waiting()), (Some(2), None));
+        assert_eq!(scarcity.came(now + ACCEPT_PAUSE, 2, false), Turn::Waits);
+        let later = now + PATIENCE;
+        assert_eq!(scarcity.take_waiting(), Some(2));
+        assert_eq!(scarcity.came(later, 2, false), Turn::Refused(2));
+        assert_eq!(scarcity.came(later, 3, false), Turn::Refused(3));
+        assert_eq!(scarcity.came(later, 4, true), Turn::Welcomed(4));
+        assert_eq!(scarcity.came(later, 5, false), Turn::Waits);
     }
 
     proptest! {

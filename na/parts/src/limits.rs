@@ -1,6 +1,9 @@
 //! Limits of the operating system, in words that say what to do about them.
 
-use std::io;
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd as _, OwnedFd},
+};
 
 use hg_na::{Error, GoneReason};
 use nix::{
@@ -83,6 +86,31 @@ pub fn unreachable(call: &'static str, error: &io::Error) -> GoneReason {
 pub fn is_shortage(error: &io::Error) -> bool {
     let errors = [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM];
     error.raw_os_error().is_some_and(|number| errors.contains(&Errno::from_raw(number)))
+}
+
+/// Whether a descriptor that was just made, with the lowest number that was free, is among the last eighth that this process may
+/// have: those are for what it does beside listening.
+#[must_use]
+pub fn is_scarce(made: impl AsFd) -> bool {
+    let most = nofile();
+    u64::try_from(made.as_fd().as_raw_fd()).is_ok_and(|number| number >= most - most / 8)
+}
+
+/// Another descriptor of the same, whose number is the lowest one that is free.
+///
+/// # Errors
+/// Of the system's: there is none.
+pub fn lowest(of: impl AsFd) -> io::Result<OwnedFd> {
+    of.as_fd().try_clone_to_owned()
+}
+
+/// What one is told that comes while descriptors are scarce.
+#[must_use]
+pub fn descriptors_are_scarce() -> String {
+    format!(
+        "it can take no further connection (its RLIMIT_NOFILE is {}): raise what it lacks there, or connect fewer peers",
+        nofile()
+    )
 }
 
 /// The limit of memory that may be locked, which network cards do to what they reach; `None` where there is none.

@@ -25,10 +25,13 @@ use hg_na::{
     Address, Completion, Context, Error, Exchange, Exchanged, GoneReason, Harvest, Identity,
     Message, Op, OpId, Peer, Rejected, Tag, Token, Told, Waiter,
 };
-use hg_na_link::{Strangers, sending::new_message};
+use hg_na_link::{Strangers, sending::new_message, strangers::Scarcity};
 use hg_na_memory::NotInherited;
 use hg_na_parts::limits::os_error;
-use mio::{Interest, net::TcpListener};
+use mio::{
+    Interest,
+    net::{TcpListener, TcpStream},
+};
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -41,7 +44,6 @@ use crate::{
     pace::Pace,
     settings::LIMITS,
     shared::Shared,
-    shortage::Shortage,
     transfers::next_piece,
     waiter::TcpWaiter,
     watched::Watched,
@@ -118,7 +120,7 @@ pub(crate) struct TcpContext {
     /// Open connections; accepted connections that have not said who they are.
     pub(crate) open: usize,
     pub(crate) strangers: Strangers<WireKey>,
-    pub(crate) shortage: Shortage,
+    pub(crate) scarcity: Scarcity<TcpStream>,
     pub(crate) watched: Watched,
     pub(crate) flushing: Flushing,
     pub(crate) finished: Vec<Completion>,
@@ -184,7 +186,7 @@ impl TcpContext {
             by_incarnation: HashMap::new(),
             open: 0,
             strangers: Strangers::default(),
-            shortage: Shortage::new(listener.is_some()),
+            scarcity: Scarcity::default(),
             listener,
             watched: Watched::default(),
             flushing: Flushing::default(),

@@ -89,7 +89,6 @@ mod rounds;
 mod settings;
 mod shared;
 mod short_cuts;
-mod shortage;
 mod silence;
 mod strangers;
 mod transfers;

@@ -3,16 +3,21 @@
 //! A stranger costs a descriptor, its entry and a kilobyte at most, for `connect-timeout-ms` at most; how many there may be says
 //! [`hg_na_link::strangers`].
 
-use std::time::Instant;
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::Shutdown,
+    os::fd::AsFd as _,
+    time::Instant,
+};
 
 use hg_na::GoneReason;
-use hg_na_link::strangers::{ACCEPT_PAUSE, ACCEPTS};
-use hg_na_parts::limits::is_shortage;
+use hg_na_link::strangers::{ACCEPT_PAUSE, ACCEPTS, Turn};
+use hg_na_parts::limits::{descriptors_are_scarce, is_scarce, is_shortage, lowest};
 use mio::{Interest, net::TcpStream};
 
 use crate::{
     context::{TcpContext, Timer},
-    shortage::Next,
+    greeting::Greeting,
     wire::{Role, Wire},
 };
 
@@ -22,38 +27,46 @@ impl TcpContext {
         let mut moved = false;
         for _ in 0..ACCEPTS {
             let Some(listener) = &self.listener else { break };
-            let error = match listener.accept() {
-                Ok((stream, _)) => {
-                    moved = true;
-                    self.shortage.is_over();
-                    self.accepted(stream, now);
-                    continue;
-                }
-                Err(error) => error,
+            let next = match self.scarcity.take_waiting() {
+                // Of the numbers that were free, it has the last.
+                Some(stream) => Ok(lowered(stream)),
+                None => listener.accept().map(|(stream, _)| stream),
             };
-            if error.kind() == std::io::ErrorKind::WouldBlock {
-                self.accepts = false;
-                return moved;
-            }
-            if is_of_one_connection(&error) || is_shortage(&error) && self.shed_stranger(now) {
-                continue;
-            }
-            let Some(listener) = &self.listener else { break };
-            match self.shortage.refuse_next(listener, &error, now) {
-                Next::Refused => moved = true,
-                Next::Nobody => {
+            let mut stream = match next {
+                Ok(stream) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.accepts = false;
                     return moved;
                 }
-                Next::Waits => {
+                Err(error) if is_of_one_connection(&error) => continue,
+                Err(error) if is_shortage(&error) && self.shed_stranger(now) => continue,
+                Err(error) => {
                     tracing::warn!("connections cannot be accepted for now: {error}");
-                    self.accepts = false;
-                    self.timers.insert((now + ACCEPT_PAUSE, Timer::Accept));
-                    return true;
+                    return self.rest(now);
+                }
+            };
+            let mut has_room = !is_scarce(stream.as_fd());
+            if !has_room && self.shed_stranger(now) {
+                (stream, has_room) = (lowered(stream), true);
+            }
+            match self.scarcity.came(now, stream, has_room) {
+                Turn::Welcomed(stream) => self.accepted(stream, now),
+                Turn::Refused(stream) => refuse(stream),
+                Turn::Waits => {
+                    tracing::warn!("connections wait: {}", descriptors_are_scarce());
+                    return self.rest(now);
                 }
             }
+            moved = true;
         }
         moved
+    }
+
+    /// The listener is looked at again after a while.
+    fn rest(&mut self, now: Instant) -> bool {
+        self.accepts = false;
+        self.timers.insert((now + ACCEPT_PAUSE, Timer::Accept));
+        true
     }
 
     fn accepted(&mut self, stream: TcpStream, now: Instant) {
@@ -93,6 +106,24 @@ impl TcpContext {
         }
         true
     }
+}
+
+/// The same connection by the lowest number that is free.
+fn lowered(stream: TcpStream) -> TcpStream {
+    match lowest(stream.as_fd()) {
+        Ok(fd) => TcpStream::from_std(fd.into()),
+        Err(_) => stream,
+    }
+}
+
+/// The sentence is a courtesy: a peer that does not take it sees the hang-up.
+fn refuse(mut stream: TcpStream) {
+    let why = descriptors_are_scarce();
+    tracing::debug!("a connection is refused: {why}");
+    // What is left unread would have the kernel reset the connection.
+    let _greeting = stream.read(&mut [0; 2048]);
+    let _written = stream.write(&Greeting::Refuse(why).encode());
+    let _shut = stream.shutdown(Shutdown::Write);
 }
 
 /// What `accept` says about a connection that has failed already (accept(2), "Error handling").

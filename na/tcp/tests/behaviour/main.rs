@@ -4,6 +4,7 @@
 
 mod addresses;
 mod child;
+mod descriptors;
 mod end;
 mod hang_up;
 #[cfg(feature = "tcp-key")]

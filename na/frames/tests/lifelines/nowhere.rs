@@ -1,19 +1,17 @@
-//! What is said on lifelines, and when: a context over a transport whose frames lead nowhere, and peers that speak by hand.
-
-#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+//! A context over a transport whose frames lead nowhere, and peers that speak on lifelines by hand.
 
 use std::{
     io::{self, ErrorKind, Read as _, Write as _},
     net::IpAddr,
     os::{
         linux::net::SocketAddrExt as _,
-        unix::net::{SocketAddr, UnixListener, UnixStream},
+        unix::net::{SocketAddr, UnixStream},
     },
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
-use hg_na::{Address, Completion, Context as _, Error, GoneReason, Message, Op, Peer, QUIET};
+use hg_na::{Address, Completion, Context as _, Error, GoneReason, Peer};
 use hg_na_frames::{
     Bounds, Common, Connection, FramedContext, FramesWaiter, Lifeline, Listener, Place, Transport,
     Unmet,
@@ -25,7 +23,7 @@ use watchdog::{LIMIT, in_time};
 
 /// What each end says of itself.
 #[derive(Debug, PartialEq, Eq)]
-struct Name;
+pub(crate) struct Name;
 
 impl Greeting for Name {
     fn encode(&self, into: &mut Vec<u8>) {
@@ -38,17 +36,17 @@ impl Greeting for Name {
 }
 
 /// Frames are taken, and never come.
-struct Nowhere {
+pub(crate) struct Nowhere {
     waiter: Arc<FramesWaiter>,
     /// Lifelines cannot be watched.
-    is_full: bool,
+    pub(crate) is_full: bool,
 }
 
 /// Places that an address still leads to.
 #[derive(Debug)]
-struct Ways(u32);
+pub(crate) struct Ways(u32);
 
-type End = FramedContext<Nowhere>;
+pub(crate) type End = FramedContext<Nowhere>;
 
 impl Carrier for Nowhere {
     type Own = Connection<Ways>;
@@ -189,15 +187,15 @@ impl Transport for Nowhere {
 }
 
 /// The abstract socket of a place of this name, which no other test has.
-fn socket(name: &str) -> SocketAddr {
+pub(crate) fn socket(name: &str) -> SocketAddr {
     SocketAddr::from_abstract_name(format!("hydrargyrum-ofi/{name}")).unwrap()
 }
 
-fn named(name: &str) -> String {
+pub(crate) fn named(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }
 
-fn open(name: &str, max_peers: usize) -> End {
+pub(crate) fn open(name: &str, max_peers: usize) -> End {
     let bounds = Bounds {
         connect_timeout: LIMIT,
         silence_bound: LIMIT,
@@ -215,145 +213,61 @@ fn open(name: &str, max_peers: usize) -> End {
 }
 
 /// A lifeline that is spoken on by hand.
-struct Raw {
-    stream: UnixStream,
+pub(crate) struct Raw {
+    pub(crate) stream: UnixStream,
     input: Vec<u8>,
 }
 
 impl Raw {
-    fn of(stream: UnixStream) -> Self {
+    pub(crate) fn of(stream: UnixStream) -> Self {
         stream.set_nonblocking(true).unwrap();
         Self { stream, input: Vec::new() }
     }
 
-    fn connect(name: &str) -> Self {
+    pub(crate) fn connect(name: &str) -> Self {
         let mut raw = Self::of(UnixStream::connect_addr(&socket(name)).unwrap());
         raw.say(&[Record::Hello(Name)]);
         raw
     }
 
     /// In one write.
-    fn say(&mut self, records: &[Record<Name>]) {
+    pub(crate) fn say(&mut self, records: &[Record<Name>]) {
         let bytes: Vec<u8> = records.iter().flat_map(Record::encode).collect();
         self.stream.write_all(&bytes).unwrap();
     }
 
     /// The next word of the other end, which makes progress meanwhile.
-    fn hear(&mut self, end: &mut End) -> Record<Name> {
+    pub(crate) fn hear(&mut self, end: &mut End) -> Record<Name> {
         let start = Instant::now();
         loop {
-            if let Some(record) = Record::take(&mut self.input).unwrap() {
+            if let Some(record) = self.heard() {
                 return record;
             }
             in_time!(start, "it says nothing");
             round(end);
-            let mut bytes = [0; 256];
-            match self.stream.read(&mut bytes) {
-                Ok(0) => panic!("it has hung up"),
-                Ok(len) => self.input.extend(&bytes[..len]),
-                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
-            }
         }
+    }
+
+    /// What it has said.
+    pub(crate) fn heard(&mut self) -> Option<Record<Name>> {
+        let mut bytes = [0; 256];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => panic!("it has hung up"),
+            Ok(len) => self.input.extend(&bytes[..len]),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+        }
+        Record::take(&mut self.input).unwrap()
     }
 }
 
 /// A round before which the kernel is asked for news of lifelines.
-fn round(end: &mut End) -> Vec<Completion> {
+pub(crate) fn round(end: &mut End) -> Vec<Completion> {
+    round_at(end, Instant::now())
+}
+
+pub(crate) fn round_at(end: &mut End, now: Instant) -> Vec<Completion> {
     let mut done = Vec::new();
     end.may_sleep();
-    end.progress(Instant::now(), &mut done).unwrap();
+    end.progress(now, &mut done).unwrap();
     done
-}
-
-#[test]
-fn one_that_says_goodbye_and_has_sent_less_than_it_says_keeps_nobody_awake() {
-    let name = named("goodbye");
-    let mut end = open(&name, 10);
-    for _ in 0..3 {
-        let mut raw = Raw::connect(&name);
-        assert_eq!(raw.hear(&mut end), Record::Welcome(Name));
-        let [peer] = end.connected()[..] else { panic!("one is connected") };
-        raw.say(&[Record::Goodbye(u64::MAX)]);
-        let start = Instant::now();
-        while end.links.get(peer).unwrap().gone().is_none() {
-            in_time!(start, "its goodbye was not heard");
-            assert!(round(&mut end).is_empty());
-        }
-        // Its frames may come late; until then there is nothing to do.
-        let heard = Instant::now();
-        let mut done = Vec::new();
-        end.progress(heard, &mut done).unwrap();
-        assert!(end.may_sleep() && done.is_empty(), "{done:?}");
-        let until = end.next_deadline().unwrap();
-        assert!(until <= heard + Duration::from_secs(1));
-        end.progress(until, &mut done).unwrap();
-        assert!(
-            matches!(done[0], Completion::HungUp { reason: GoneReason::Closed, .. }),
-            "{done:?}"
-        );
-        assert!(end.may_sleep() && end.next_deadline().is_none());
-    }
-}
-
-#[test]
-fn what_is_said_behind_a_refusal_opens_nothing() {
-    let (name, there) = (named("refused"), named("refuses"));
-    let mut end = open(&name, 10);
-    let listener = UnixListener::bind_addr(&socket(&there)).unwrap();
-    let to = end.lookup(&Address::new(&format!("nowhere://{there}")).unwrap()).unwrap();
-    let op = Op::SendUnexpected { to, message: Message::copied(b"hello") };
-    assert!(end.post(QUIET, op).is_ok());
-    let mut first = Raw::of(listener.accept().unwrap().0);
-    assert_eq!(first.hear(&mut end), Record::Hello(Name));
-    first.say(&[Record::Refuse("elsewhere".into()), Record::Welcome(Name)]);
-    listener.set_nonblocking(true).unwrap();
-    let start = Instant::now();
-    let mut second = loop {
-        in_time!(start, "no other way is tried");
-        assert!(round(&mut end).is_empty() && end.connected().is_empty());
-        if let Ok((stream, _)) = listener.accept() {
-            break Raw::of(stream);
-        }
-    };
-    assert_eq!(second.hear(&mut end), Record::Hello(Name));
-    // It is the last way.
-    second.say(&[Record::Welcome(Name), Record::Refuse("after all".into()), Record::Welcome(Name)]);
-    let reason = loop {
-        in_time!(start, "it was not refused");
-        let gone = |it| match it {
-            Completion::Gone { reason, .. } => Some(reason),
-            _ => None,
-        };
-        if let Some(reason) = round(&mut end).into_iter().find_map(gone) {
-            break reason;
-        }
-    };
-    assert_eq!(reason, GoneReason::Refused("after all".into()));
-    assert!(end.links.is_empty());
-}
-
-#[test]
-fn strangers_that_cannot_be_watched_count_as_nobody() {
-    let name = named("unwatched");
-    let mut end = open(&name, 1);
-    end.transport.is_full = true;
-    let start = Instant::now();
-    for _ in 0..3 {
-        let mut raw = Raw::connect(&name);
-        while is_open(&mut raw) {
-            in_time!(start, "it was not closed");
-            round(&mut end);
-        }
-        assert!(end.links.is_empty());
-    }
-    end.transport.is_full = false;
-    let mut first = Raw::connect(&name);
-    assert_eq!(first.hear(&mut end), Record::Welcome(Name));
-    let mut second = Raw::connect(&name);
-    assert!(matches!(second.hear(&mut end), Record::Refuse(why) if why.contains("max-peers")));
-    assert_eq!(end.connected().len(), 1);
-}
-
-fn is_open(raw: &mut Raw) -> bool {
-    matches!(raw.stream.read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
