@@ -1,9 +1,6 @@
 //! What the contexts of one domain share, and the settings that all transports over frames have.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hg_na::{Caps, Error, Sleep};
 use hg_na_link::{
@@ -11,26 +8,13 @@ use hg_na_link::{
     frame::{CONTROL_MAX, MESSAGE_MAX},
 };
 use hg_na_memory::ForkGuard;
-use hg_na_parts::{
-    Reader,
-    key::{self, Key},
-    regions::Regions,
-};
+use hg_na_parts::{key, regions::Regions};
 
 use crate::{lifeline::Place, steps};
 
-/// Setting: milliseconds until a peer that does not answer the greeting is given up.
-pub const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
-/// Setting: milliseconds until a peer that is cut off without a word is given up.
-pub const SILENCE_BOUND_MS: &str = "silence-bound-ms";
-/// Setting: connections of one context at a time.
-pub const MAX_PEERS: &str = "max-peers";
 /// Setting: `off` moves put and get in messages even where there are one-sided operations.
 pub const RMA: &str = "rma";
-pub use hg_na_parts::{
-    MAX_HELD_MIB,
-    key::{KEY_ENV, KEY_FILE},
-};
+pub use hg_na_parts::bounds::{BOUNDS, Bounds, CONNECT_TIMEOUT_MS, MAX_PEERS, SILENCE_BOUND_MS};
 
 /// Messages of one kind, to one peer, that wait for credits.
 const QUEUE_DEPTH: usize = 1024;
@@ -42,66 +26,13 @@ pub const LIMITS: Limits = Limits {
     transfers: QUEUE_DEPTH,
 };
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-const SILENCE_BOUND: Duration = Duration::from_secs(30);
-/// The kernel counts its probes in seconds.
-const SILENCE_BOUND_MIN: Duration = Duration::from_secs(3);
-const PEERS: usize = 65_536;
-
-/// Settings that all transports over frames have.
-#[derive(Debug, Clone)]
-pub struct Bounds {
-    /// For greeting a peer.
-    pub connect_timeout: Duration,
-    /// For noticing a peer that is cut off.
-    pub silence_bound: Duration,
-    /// Connections of one context.
-    pub max_peers: usize,
-    /// Bytes that wait for admission, of all peers of a context.
-    pub max_held: u64,
-    /// Whether one-sided operations are used where there are any.
-    pub rma: bool,
-    /// What both ends of a lifeline have to have.
-    pub key: Option<Key>,
-}
-
-impl Bounds {
-    /// Reads them.
-    ///
-    /// # Errors
-    /// [`Error::BadSetting`] for a value that is not taken.
-    pub fn read(reader: &Reader<'_>) -> Result<Self, Error> {
-        let silence_bound = reader.milliseconds(SILENCE_BOUND_MS, SILENCE_BOUND)?;
-        if silence_bound < SILENCE_BOUND_MIN {
-            return Err(Reader::bad(SILENCE_BOUND_MS, "the kernel's probes need 3000 at least"));
-        }
-        Ok(Self {
-            connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
-            silence_bound,
-            max_peers: reader.count(MAX_PEERS, PEERS)?,
-            max_held: reader.held()?,
-            rma: reader.switch(RMA, "on", "off", true)?,
-            key: Key::named(reader)?,
-        })
-    }
-
-    /// The same with a key that was handed over by itself.
-    ///
-    /// # Errors
-    /// [`Error::BadSetting`] where the settings name another one, or the build cannot encrypt.
-    pub fn with_key(self, given: Option<&hg_na::Key>) -> Result<Self, Error> {
-        Ok(Self { key: Key::named_or_given(self.key, given)?, ..self })
-    }
-
-    /// What a plugin can do. `sleeps`: its endpoint can be waited on.
-    #[must_use]
-    pub fn caps(&self, sleeps: bool) -> Caps {
-        let mut caps = LIMITS.caps();
-        caps.sleep = if sleeps { Sleep::Descriptor } else { Sleep::Steps(steps::LONGEST) };
-        caps.joins = true;
-        caps.silence_bound = Some(self.silence_bound);
-        caps
-    }
+/// What a plugin can do. `sleeps`: its endpoint can be waited on.
+fn caps(bounds: &Bounds, sleeps: bool) -> Caps {
+    let mut caps = LIMITS.caps();
+    caps.sleep = if sleeps { Sleep::Descriptor } else { Sleep::Steps(steps::LONGEST) };
+    caps.joins = true;
+    caps.silence_bound = Some(bounds.silence_bound);
+    caps
 }
 
 /// Which contexts are open.
@@ -145,7 +76,7 @@ impl Common {
     pub fn new(bounds: Bounds, sleeps: bool, listen: bool) -> Result<Self, Error> {
         let guard = Arc::new(ForkGuard::new()?);
         Ok(Self {
-            caps: bounds.caps(sleeps),
+            caps: caps(&bounds, sleeps),
             bounds,
             listen,
             regions: Regions::new(Arc::clone(&guard))?,

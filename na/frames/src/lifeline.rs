@@ -17,6 +17,7 @@ use hg_na::{Address, Error, Identity};
 use hg_na_link::{Greeting, Record, record::RECORD_MAX};
 use hg_na_memory::NotInherited;
 use hg_na_parts::{
+    bounds::probes,
     key::Key,
     limits::{self, os_error},
 };
@@ -173,10 +174,8 @@ impl Lifeline {
         if socket.domain()? != Domain::UNIX {
             socket.set_tcp_nodelay(true)?;
             let (idle, interval, retries) = probes(silence);
-            let probes = TcpKeepalive::new()
-                .with_time(Duration::from_secs(idle))
-                .with_interval(Duration::from_secs(interval))
-                .with_retries(retries);
+            let probes =
+                TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(retries);
             socket.set_tcp_keepalive(&probes)?;
             socket.set_tcp_user_timeout(Some(silence))?;
         }
@@ -326,28 +325,5 @@ impl Lifeline {
             }
         }
         Ok(())
-    }
-}
-
-/// Seconds until the first probe, seconds between probes, and how many: within the bound together.
-fn probes(silence: Duration) -> (u64, u64, u32) {
-    let bound = silence.as_secs().max(3);
-    let idle = (bound / 3).max(1);
-    let interval = ((bound - idle) / 4).max(1);
-    let retries = (bound - idle) / interval;
-    (idle, interval, u32::try_from(retries.clamp(1, 100)).unwrap_or(1))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn probes_end_within_the_bound() {
-        for bound in 3..1000 {
-            let (idle, interval, retries) = probes(Duration::from_secs(bound));
-            let total = idle + interval * u64::from(retries);
-            assert!(total <= bound && total + interval > bound, "{bound}: {total}");
-        }
     }
 }

@@ -7,11 +7,12 @@
 //!
 //! The addresses of libfabric's endpoints, which differ by provider, travel in the greeting and nowhere else.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 
 use hg_na::{Address, Error};
 
 use hg_na_frames::Place;
+use hg_na_parts::place::split;
 
 /// What stands before the provider.
 pub(crate) const PREFIX: &str = "ofi+";
@@ -187,29 +188,6 @@ pub(crate) fn target(address: &Address, own: &str) -> Result<Place, Error> {
 fn is_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(allowed)
-}
-
-/// Host without brackets, and port.
-fn split(place: &str) -> Result<(&str, Option<u16>), &'static str> {
-    let (host, port) = if let Some(rest) = place.strip_prefix('[') {
-        let (inside, behind) = rest.split_once(']').ok_or("a bracket is not closed")?;
-        inside.parse::<Ipv6Addr>().map_err(|_| "in brackets stands no IPv6 address")?;
-        let port = match behind {
-            "" => None,
-            _ => Some(behind.strip_prefix(':').ok_or("behind the bracket stands no port")?),
-        };
-        (inside, port)
-    } else {
-        match place.split_once(':') {
-            Some((_, port)) if port.contains(':') => {
-                return Err("an IPv6 address stands in brackets, as in ofi+tcp://[::1]:4000");
-            }
-            Some((host, port)) => (host, Some(port)),
-            None => (place, None),
-        }
-    };
-    let port = port.map(|text| text.parse().map_err(|_| "a port is a number from 0 to 65535"));
-    Ok((host, port.transpose()?))
 }
 
 fn bad(address: &Address, why: &str) -> Error {

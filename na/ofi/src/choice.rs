@@ -54,7 +54,7 @@ pub(crate) fn choose(
     let asked = Wanted { source, device_memory, auth_key, traffic_class, ..Wanted::default() };
     let mut wanted = Wanted { provider: Some(provider), ..asked };
     let ways = settings.way.map_or(vec![Way::Untagged, Way::Tagged], |way| vec![way]);
-    let one_sided = match (settings.bounds.rma, device_memory) {
+    let one_sided = match (settings.rma, device_memory) {
         (true, true) => &[true][..],
         (true, false) => &[true, false],
         (false, _) => &[false],

@@ -3,12 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use hg_na::Error;
-use hg_na_frames::{
-    Bounds,
-    common::{
-        CONNECT_TIMEOUT_MS, KEY_ENV, KEY_FILE, MAX_HELD_MIB, MAX_PEERS, RMA, SILENCE_BOUND_MS,
-    },
-};
+use hg_na_frames::common::{BOUNDS, Bounds, RMA};
 use hg_na_parts::{Reader, Subnet};
 
 use libfabric_sys::TRAFFIC_CLASSES;
@@ -36,24 +31,18 @@ pub(crate) const MESSAGES: &str = "messages";
 /// Setting: `off` polls even where the provider has something to wait on.
 pub(crate) const SLEEP: &str = "sleep";
 
-const KNOWN: [&str; 17] = [
+const OWN: [&str; 11] = [
     DOMAIN,
     SUBNET,
     LIFELINE,
-    CONNECT_TIMEOUT_MS,
-    SILENCE_BOUND_MS,
     RETRY_BOUND_MS,
-    MAX_PEERS,
     RMA,
     MULTI_RECEIVE,
     MESSAGES,
     SLEEP,
-    KEY_FILE,
-    KEY_ENV,
     AUTH_KEY,
     TRAFFIC_CLASS,
     DEVICE_MEMORY,
-    MAX_HELD_MIB,
 ];
 
 const RETRY_BOUND: Duration = Duration::from_secs(60);
@@ -65,6 +54,8 @@ pub(crate) struct Settings {
     pub(crate) subnet: Option<Subnet>,
     pub(crate) lifeline: Option<IpAddr>,
     pub(crate) bounds: Bounds,
+    /// Whether one-sided operations are used where there are any.
+    pub(crate) rma: bool,
     pub(crate) retry_bound: Duration,
     /// `None`: where it pays.
     pub(crate) multi_receive: Option<bool>,
@@ -109,7 +100,7 @@ impl Settings {
     /// # Errors
     /// [`Error::BadSetting`] for a name or a value that is not taken.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
-        let reader = Reader::new("ofi", &KNOWN, settings)?;
+        let reader = Reader::new("ofi", &[&OWN[..], &BOUNDS].concat(), settings)?;
         let lifeline = reader
             .text(LIFELINE)
             .map(|text| text.parse().map_err(|_| Reader::bad(LIFELINE, "it takes an IP address")));
@@ -124,9 +115,9 @@ impl Settings {
         };
         let no_key = || Reader::bad(AUTH_KEY, "it takes SERVICE:VNI, or hexadecimal digits");
         let auth_key = reader.text(AUTH_KEY).map(|text| auth_key(text).ok_or_else(no_key));
-        let (bounds, device_memory) =
-            (Bounds::read(&reader)?, reader.switch(DEVICE_MEMORY, "on", "off", false)?);
-        if device_memory && !bounds.rma {
+        let device_memory = reader.switch(DEVICE_MEMORY, "on", "off", false)?;
+        let rma = reader.switch(RMA, "on", "off", true)?;
+        if device_memory && !rma {
             return Err(Reader::bad(
                 DEVICE_MEMORY,
                 "it is moved one-sidedly alone: `rma` is `off`",
@@ -136,7 +127,8 @@ impl Settings {
             device_memory,
             auth_key: auth_key.transpose()?,
             traffic_class: reader.text(TRAFFIC_CLASS).map(traffic_class).transpose()?,
-            bounds,
+            bounds: Bounds::read(&reader)?,
+            rma,
             multi_receive,
             way,
             sleep: reader.switch(SLEEP, "on", "off", true)?,
@@ -150,6 +142,8 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use hg_na_frames::common::{CONNECT_TIMEOUT_MS, MAX_PEERS, SILENCE_BOUND_MS};
+
     use super::*;
 
     fn read(name: &str, value: &str) -> Result<Settings, Error> {

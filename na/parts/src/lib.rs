@@ -9,8 +9,10 @@
 //! | [`Flush`] | which messages a flush waits for |
 //! | [`Refusals`] | which kinds of operations a peer was refused for want of room |
 //! | [`limits`] | limits of the operating system, in words that say what to do |
+//! | [`place`] | host and port, as addresses say them |
 //! | [`Subnet`] | a range of internet addresses |
 //! | [`Reader`] | reads a domain's settings |
+//! | [`bounds`] | the settings that all transports over a network have |
 //! | [`key`] | a pre-shared key, and encryption with it |
 //!
 //! # Features
@@ -18,10 +20,12 @@
 //! |---|---|---|
 //! | `key` | encryption: without it a key is refused; brings `snow` | no |
 
+pub mod bounds;
 pub mod credits;
 mod flush;
 pub mod key;
 pub mod limits;
+pub mod place;
 pub mod receives;
 mod refusals;
 pub mod regions;

@@ -10,6 +10,7 @@ use std::{
 };
 
 use hg_na::{Address, Error};
+use hg_na_parts::place::split;
 
 /// The scheme.
 pub(crate) const SCHEME: &str = "tcp";
@@ -60,7 +61,7 @@ impl Target {
             }
             None => (address.rest(), 0),
         };
-        let (host, port) = split(place).map_err(bad)?;
+        let (host, port) = host_and_port(place).map_err(bad)?;
         let host = host.ok_or_else(|| bad("it names no host"))?;
         match port {
             None => Err(bad("it names no port")),
@@ -119,7 +120,7 @@ impl Place {
         if url.rest().contains(['?', '@', '#']) {
             return Err(bad("settings, and keys above all, do not go into a URL: see `key-file`"));
         }
-        let (host, port) = split(url.rest()).map_err(bad)?;
+        let (host, port) = host_and_port(url.rest()).map_err(bad)?;
         Ok(Self { host, port: port.unwrap_or(0) })
     }
 }
@@ -133,35 +134,17 @@ pub(crate) fn unspecified(like: IpAddr) -> IpAddr {
 }
 
 /// Host and port; either may be missing.
-fn split(place: &str) -> Result<(Option<Host>, Option<u16>), &'static str> {
-    let (host, port) = if let Some(rest) = place.strip_prefix('[') {
-        let (inside, behind) = rest.split_once(']').ok_or("a bracket is not closed")?;
-        let ip: Ipv6Addr = inside.parse().map_err(|_| "in brackets stands no IPv6 address")?;
-        let port = match behind {
-            "" => None,
-            _ => Some(behind.strip_prefix(':').ok_or("behind the bracket stands no port")?),
-        };
-        (Some(Host::Ip(IpAddr::V6(ip))), port)
-    } else {
-        let (host, port) = match place.split_once(':') {
-            Some((_, port)) if port.contains(':') => {
-                return Err("an IPv6 address stands in brackets, as in tcp://[::1]:4000");
-            }
-            Some((host, port)) => (host, Some(port)),
-            None => (place, None),
-        };
-        (parse_host(host)?, port)
-    };
-    let port = port.map(|text| text.parse().map_err(|_| "a port is a number from 0 to 65535"));
-    Ok((host, port.transpose()?))
+fn host_and_port(place: &str) -> Result<(Option<Host>, Option<u16>), &'static str> {
+    let (host, port) = split(place)?;
+    Ok((parse_host(host)?, port))
 }
 
 fn parse_host(text: &str) -> Result<Option<Host>, &'static str> {
     if text.is_empty() {
         return Ok(None);
     }
-    if let Ok(ip) = text.parse::<Ipv4Addr>() {
-        return Ok(Some(Host::Ip(IpAddr::V4(ip))));
+    if let Ok(ip) = text.parse() {
+        return Ok(Some(Host::Ip(ip)));
     }
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     if text.len() > NAME_MAX || !text.bytes().all(allowed) {

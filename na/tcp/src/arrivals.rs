@@ -53,7 +53,7 @@ impl TcpContext {
             link.way.release(Lane::Unexpected, len, Some((wire, side)));
             return Ok(());
         }
-        let most = self.shared.settings.max_held;
+        let most = self.shared.settings.bounds.max_held;
         let Some(greedy) = self.links.withhold(peer, len, most, &mut self.finished) else {
             return Ok(());
         };
@@ -149,7 +149,7 @@ impl TcpContext {
             return Err(misbehaved("a second link of one side"));
         }
         wire.slots[side].epoch = header.link.epoch;
-        let max = self.shared.settings.max_peers;
+        let max = self.shared.settings.bounds.max_peers;
         // The connection itself is one of those that are open.
         if self.open + self.links.hung_up() > max {
             tracing::warn!(peer = ?wire.remote, "a link is refused: there are {max} peers, its `max-peers`");

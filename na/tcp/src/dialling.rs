@@ -48,7 +48,7 @@ impl TcpContext {
                 let (name, port) = (name.clone(), target.port);
                 let inbox = std::sync::Arc::clone(&self.inbox);
                 self.shared.resolver.ask(Question { name, port, peer, inbox });
-                self.time_link(peer, now + self.shared.settings.connect_timeout);
+                self.time_link(peer, now + self.shared.settings.bounds.connect_timeout);
             }
             (Host::Ip(_), None) => unreachable!("a numeric host has an address"),
         }
@@ -125,7 +125,7 @@ impl TcpContext {
             link.way.state = State::Dialling(key);
             wire.target = link.target.clone();
         }
-        self.time(&mut wire, now + self.shared.settings.connect_timeout);
+        self.time(&mut wire, now + self.shared.settings.bounds.connect_timeout);
         self.wires.put(wire);
     }
 
@@ -138,7 +138,9 @@ impl TcpContext {
         if let Ok(Some(error)) | Err(error) = wire.stream.take_error() {
             return self.try_next(wire, error, now);
         }
-        match wire.connected(self.shared.settings.silence_bound, self.shared.settings.unsent_max) {
+        match wire
+            .connected(self.shared.settings.bounds.silence_bound, self.shared.settings.unsent_max)
+        {
             // The kernel told of it together with what the peer has said already, and will not again.
             Ok(()) => {
                 wire.is_readable = true;
@@ -153,7 +155,7 @@ impl TcpContext {
             return self.try_next(wire, error, now);
         }
         wire.phase = Phase::Greeting;
-        match &self.shared.settings.key {
+        match &self.shared.settings.bounds.key {
             None => {
                 let hello = self.hello_for(&wire);
                 wire.greet(&hello);

@@ -79,7 +79,7 @@ impl TcpContext {
         greeting: Greeting,
         rest: &[u8],
     ) -> Result<(), Fate> {
-        let key = self.shared.settings.key.clone();
+        let key = self.shared.settings.bounds.key.clone();
         match (greeting, key, wire.sealing.is_some()) {
             (Greeting::NoiseFirst(first), Some(key), false) => {
                 let failed = |_| misbehaved("the key exchange failed");
@@ -108,7 +108,7 @@ impl TcpContext {
 
     /// Somebody wants to talk to this context.
     fn hello(&mut self, wire: &mut Wire, hello: &Hello) -> Result<(), Fate> {
-        let max = self.shared.settings.max_peers;
+        let max = self.shared.settings.bounds.max_peers;
         // What those withhold that have hung up costs as much as what the others may send.
         if self.open + self.links.hung_up() >= max {
             return Err(refuse(wire, &format!("it has {max} peers, its `max-peers`")));
@@ -161,7 +161,7 @@ impl TcpContext {
         greeting: Greeting,
         now: Instant,
     ) -> Result<(), Fate> {
-        let is_ready = self.shared.settings.key.is_none() || wire.sealing.is_some();
+        let is_ready = self.shared.settings.bounds.key.is_none() || wire.sealing.is_some();
         match greeting {
             Greeting::Refuse(sentence) => Err(Fate::Lost(GoneReason::Refused(sentence.into()))),
             Greeting::NoiseSecond(second) => {
@@ -244,7 +244,7 @@ impl TcpContext {
             let fate = refuse(&mut wire, &why);
             return self.dispose(wire, fate);
         };
-        let max = self.shared.settings.max_peers;
+        let max = self.shared.settings.bounds.max_peers;
         if !inbox.reserve(max) {
             let why = format!("{max} wait for context {} already, its `max-peers`", hello.context);
             let fate = refuse(&mut wire, &why);

@@ -116,7 +116,8 @@ impl TcpContext {
                     // The other end closes it, or opens a link of its own on it.
                     wire.is_retiring = true;
                     self.unmap(&wire);
-                    let at = std::time::Instant::now() + self.shared.settings.connect_timeout;
+                    let at =
+                        std::time::Instant::now() + self.shared.settings.bounds.connect_timeout;
                     self.time(&mut wire, at);
                 }
                 self.wires.put(wire);

@@ -1,12 +1,12 @@
 //! What a domain can be told when it is opened, and what the plugin can do.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use hg_na::{Caps, Error};
 use hg_na_link::Limits;
 use hg_na_parts::{
-    MAX_HELD_MIB, Reader, Subnet,
-    key::{KEY_ENV, KEY_FILE, Key},
+    Reader, Subnet,
+    bounds::{BOUNDS, Bounds},
 };
 
 use crate::frame::{CONTROL_MAX, MESSAGE_MAX, TRANSFERS_MAX};
@@ -15,26 +15,9 @@ use crate::frame::{CONTROL_MAX, MESSAGE_MAX, TRANSFERS_MAX};
 pub(crate) const INTERFACE: &str = "interface";
 /// Setting: `ADDRESS/BITS`, where the announced address lies.
 pub(crate) const SUBNET: &str = "subnet";
-/// Setting: milliseconds until a peer that does not answer the greeting is given up.
-pub(crate) const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
-/// Setting: milliseconds until a peer that is cut off without a word is given up.
-pub(crate) const SILENCE_BOUND_MS: &str = "silence-bound-ms";
 /// Setting: KiB that the kernel takes of what it cannot send yet.
 pub(crate) const UNSENT_KIB: &str = "unsent-kib";
-/// Setting: connections of one context at a time.
-pub(crate) const MAX_PEERS: &str = "max-peers";
-
-const KNOWN: [&str; 9] = [
-    INTERFACE,
-    SUBNET,
-    CONNECT_TIMEOUT_MS,
-    SILENCE_BOUND_MS,
-    UNSENT_KIB,
-    MAX_PEERS,
-    MAX_HELD_MIB,
-    KEY_FILE,
-    KEY_ENV,
-];
+const OWN: [&str; 3] = [INTERFACE, SUBNET, UNSENT_KIB];
 
 /// Messages of one kind, to one peer, that wait for credits.
 const QUEUE_DEPTH: usize = 1024;
@@ -46,25 +29,14 @@ pub(crate) const LIMITS: Limits = Limits {
     transfers: TRANSFERS_MAX,
 };
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-const SILENCE_BOUND: Duration = Duration::from_secs(30);
-/// The kernel counts in seconds: one of silence, then two probes a second apart.
-pub(crate) const SILENCE_BOUND_MIN: Duration = Duration::from_secs(3);
-const PEERS: usize = 65_536;
-
 /// The settings of one domain.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) interface: Option<String>,
     pub(crate) subnet: Option<Subnet>,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) silence_bound: Duration,
+    pub(crate) bounds: Bounds,
     /// Bytes that the kernel takes of what it cannot send yet; `None`: as many as it likes.
     pub(crate) unsent_max: Option<i32>,
-    pub(crate) max_peers: usize,
-    /// Bytes that wait for admission.
-    pub(crate) max_held: u64,
-    pub(crate) key: Option<Key>,
 }
 
 impl Settings {
@@ -73,30 +45,13 @@ impl Settings {
     /// # Errors
     /// [`Error::BadSetting`] for a name or a value that is not taken.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
-        let reader = Reader::new("tcp", &KNOWN, settings)?;
-        let silence_bound = reader.milliseconds(SILENCE_BOUND_MS, SILENCE_BOUND)?;
-        if silence_bound < SILENCE_BOUND_MIN {
-            return Err(Reader::bad(SILENCE_BOUND_MS, "the kernel's probes need 3000 at least"));
-        }
-        let unsent_max = reader.number(UNSENT_KIB)?.map(unsent_max).transpose()?;
+        let reader = Reader::new("tcp", &[&OWN[..], &BOUNDS].concat(), settings)?;
         Ok(Self {
             interface: settings.get(INTERFACE).cloned(),
             subnet: reader.subnet(SUBNET)?,
-            connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
-            silence_bound,
-            unsent_max,
-            max_peers: reader.count(MAX_PEERS, PEERS)?,
-            max_held: reader.held()?,
-            key: Key::named(&reader)?,
+            bounds: Bounds::read(&reader)?,
+            unsent_max: reader.number(UNSENT_KIB)?.map(unsent_max).transpose()?,
         })
-    }
-
-    /// The same with a key that was handed over by itself.
-    ///
-    /// # Errors
-    /// [`Error::BadSetting`] where the settings name another one, or the build cannot encrypt.
-    pub(crate) fn with_key(self, given: Option<&hg_na::Key>) -> Result<Self, Error> {
-        Ok(Self { key: Key::named_or_given(self.key, given)?, ..self })
     }
 }
 
@@ -109,13 +64,17 @@ fn unsent_max(kib: u64) -> Result<i32, Error> {
 /// What this plugin can do.
 pub(crate) fn caps(settings: &Settings) -> Caps {
     let mut caps = LIMITS.caps();
-    caps.silence_bound = Some(settings.silence_bound);
+    caps.silence_bound = Some(settings.bounds.silence_bound);
     caps
 }
 
 #[cfg(test)]
 mod tests {
-    use hg_na_parts::key;
+    use hg_na_parts::{
+        MAX_HELD_MIB,
+        bounds::{CONNECT_TIMEOUT_MS, MAX_PEERS, SILENCE_BOUND_MS},
+        key,
+    };
 
     use super::*;
 
@@ -140,14 +99,14 @@ mod tests {
         }
         assert_eq!(read(UNSENT_KIB, "64").unwrap().unsent_max, Some(64 << 10));
         assert_eq!(read(SILENCE_BOUND_MS, "4000").unwrap().unsent_max, None);
-        assert_eq!(read(SILENCE_BOUND_MS, "4000").unwrap().silence_bound.as_secs(), 4);
+        assert_eq!(read(SILENCE_BOUND_MS, "4000").unwrap().bounds.silence_bound.as_secs(), 4);
     }
 
     #[test]
     fn a_key_that_is_handed_over_by_itself_is_taken_where_the_build_can_encrypt() {
         let key = hg_na::Key([7; 32]);
         assert_eq!(format!("{key:?}"), "Key(..)");
-        let given = Settings::read(&BTreeMap::new()).unwrap().with_key(Some(&key));
+        let given = Settings::read(&BTreeMap::new()).unwrap().bounds.with_key(Some(&key));
         if key::AVAILABLE {
             let given = given.unwrap();
             assert!(given.key.is_some());

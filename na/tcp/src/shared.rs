@@ -45,7 +45,8 @@ impl Shared {
     /// Opens a URL.
     pub(crate) fn open(url: &Address, options: &OpenOptions) -> Result<Arc<Self>, Error> {
         let place = Place::parse(url)?;
-        let settings = Settings::read(&options.settings)?.with_key(options.key.as_ref())?;
+        let mut settings = Settings::read(&options.settings)?;
+        settings.bounds = settings.bounds.with_key(options.key.as_ref())?;
         let (bound, shown) = addresses(url, &place, &settings)?;
         let listener = if options.listen { Some(listen(url, bound)?) } else { None };
         let listens_at = match &listener {
@@ -54,7 +55,7 @@ impl Shared {
             }
             None => None,
         };
-        if listener.is_some() && settings.key.is_none() && !bound.ip().is_loopback() {
+        if listener.is_some() && settings.bounds.key.is_none() && !bound.ip().is_loopback() {
             tracing::warn!(address = %bound.ip(), "{}", key::WHOEVER);
         }
         let guard = Arc::new(ForkGuard::new()?);

@@ -39,7 +39,7 @@ impl TcpContext {
 
     fn time_looks(&mut self, now: Instant) {
         self.watched.is_timed = true;
-        let at = now + pause(self.shared.settings.silence_bound);
+        let at = now + pause(self.shared.settings.bounds.silence_bound);
         self.timers.insert((at, Timer::Looks));
         // A sleeper does not know of this time.
         self.wake();
@@ -67,7 +67,8 @@ impl TcpContext {
             (wire.is_watched, wire.doubts) = (false, 0);
             return self.wires.put(wire);
         };
-        let is_silent = found.is_waiting && found.silence >= self.shared.settings.silence_bound / 2;
+        let is_silent =
+            found.is_waiting && found.silence >= self.shared.settings.bounds.silence_bound / 2;
         wire.doubts = if is_silent { wire.doubts + 1 } else { 0 };
         if wire.doubts >= DOUBTS {
             // What the peer had sent comes first, as with any connection that is of no use any more.

@@ -73,13 +73,13 @@ impl TcpContext {
         let mut wire = self.wires.add(stream, Role::Acceptor);
         let (key, registry) = (wire.key, self.waiter.registry());
         let watched = wire
-            .connected(self.shared.settings.silence_bound, self.shared.settings.unsent_max)
+            .connected(self.shared.settings.bounds.silence_bound, self.shared.settings.unsent_max)
             .and_then(|()| registry.register(&mut wire.stream, key.token(), Interest::READABLE));
         if let Err(error) = watched {
             tracing::debug!("a connection was gone before it was accepted: {error}");
             return self.wires.release(key);
         }
-        self.time(&mut wire, now + self.shared.settings.connect_timeout);
+        self.time(&mut wire, now + self.shared.settings.bounds.connect_timeout);
         wire.stranger_since = Some(now);
         // Its first word has mostly come with it.
         wire.is_readable = true;

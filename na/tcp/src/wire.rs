@@ -16,7 +16,10 @@ use std::{
 
 use hg_na::{Completion, Peer};
 use hg_na_memory::NotInherited;
-use hg_na_parts::key::{Exchange, RECORD_MAX, Seal};
+use hg_na_parts::{
+    bounds::probes,
+    key::{Exchange, RECORD_MAX, Seal},
+};
 use mio::{Interest, Registry, Token, net::TcpStream};
 use nix::libc::MSG_NOSIGNAL;
 use socket2::{SockRef, TcpKeepalive};
@@ -38,9 +41,6 @@ const PIECE_MIN: usize = 16 << 10;
 const SEALED_MAX: usize = 128 << 10;
 /// Buffers of a sealed connection that are kept while it is idle.
 const KEPT_MAX: usize = 16 << 10;
-/// Keep-alive probes without an answer that end an idle connection, where the bound leaves time for so many.
-const PROBES: u32 = 3;
-
 /// Names a wire in its context's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct WireKey {
@@ -248,14 +248,9 @@ impl Wire {
         self.local = Some(canonical(self.stream.local_addr()?));
         self.remote = Some(canonical(self.stream.peer_addr()?));
         self.stream.set_nodelay(true)?;
-        // The kernel counts in whole seconds.
-        let (time, interval) = ((bound.as_secs() / 3).max(1), (bound.as_secs() / 6).max(1));
-        let probes = TcpKeepalive::new()
-            .with_time(Duration::from_secs(time))
-            .with_interval(Duration::from_secs(interval))
-            .with_retries(
-                PROBES.min(u32::try_from((bound.as_secs() - time) / interval).unwrap_or(PROBES)),
-            );
+        let (idle, interval, retries) = probes(bound);
+        let probes =
+            TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(retries);
         SockRef::from(&self.stream).set_tcp_keepalive(&probes)?;
         repeat_within(self.stream.as_fd(), pause(bound).max(Duration::from_secs(1)));
         let Some(unsent_max) = unsent_max else { return Ok(()) };

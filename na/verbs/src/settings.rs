@@ -3,12 +3,7 @@
 use std::collections::BTreeMap;
 
 use hg_na::Error;
-use hg_na_frames::{
-    Bounds,
-    common::{
-        CONNECT_TIMEOUT_MS, KEY_ENV, KEY_FILE, MAX_HELD_MIB, MAX_PEERS, RMA, SILENCE_BOUND_MS,
-    },
-};
+use hg_na_frames::common::{BOUNDS, Bounds, RMA};
 use hg_na_parts::Reader;
 
 use crate::{address::wanted, card::Wanted, spread::PORTS_MAX};
@@ -22,19 +17,7 @@ pub(crate) const RMA_FROM: &str = "rma-from";
 /// Setting: one in so many posts of a queue pair asks for its completion.
 pub(crate) const SIGNAL_EVERY: &str = "signal-every";
 
-const KNOWN: [&str; 11] = [
-    CONNECT_TIMEOUT_MS,
-    SILENCE_BOUND_MS,
-    MAX_PEERS,
-    DEVICE,
-    QUEUE_PAIRS,
-    SIGNAL_EVERY,
-    RMA,
-    RMA_FROM,
-    KEY_FILE,
-    KEY_ENV,
-    MAX_HELD_MIB,
-];
+const OWN: [&str; 5] = [DEVICE, QUEUE_PAIRS, SIGNAL_EVERY, RMA, RMA_FROM];
 const EVERY: usize = 32;
 /// One message costs less than a registration and an answer.
 const LENT_MIN: usize = 32 << 10;
@@ -43,6 +26,8 @@ const LENT_MIN: usize = 32 << 10;
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) bounds: Bounds,
+    /// Whether one-sided operations are used.
+    pub(crate) rma: bool,
     /// The ports that are named; none: the URL says which.
     pub(crate) devices: Vec<Wanted>,
     pub(crate) signal_every: u32,
@@ -58,14 +43,15 @@ impl Settings {
     /// # Errors
     /// [`Error::BadSetting`] for a name or a value that is not taken.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
-        let reader = Reader::new("verbs", &KNOWN, settings)?;
+        let reader = Reader::new("verbs", &[&OWN[..], &BOUNDS].concat(), settings)?;
         let every = reader.count(SIGNAL_EVERY, EVERY)?;
         // Half a queue's places are fewer in any case.
         let signal_every = u32::try_from(every).unwrap_or(u32::MAX);
         let shares = reader.switch(QUEUE_PAIRS, "shared", "own", true)?;
         let rma_from = reader.count(RMA_FROM, LENT_MIN)? as u64;
         let devices = reader.text(DEVICE).map_or(Ok(Vec::new()), devices)?;
-        Ok(Self { bounds: Bounds::read(&reader)?, devices, signal_every, shares, rma_from })
+        let (bounds, rma) = (Bounds::read(&reader)?, reader.switch(RMA, "on", "off", true)?);
+        Ok(Self { bounds, rma, devices, signal_every, shares, rma_from })
     }
 }
 
@@ -87,6 +73,8 @@ fn devices(text: &str) -> Result<Vec<Wanted>, Error> {
 
 #[cfg(test)]
 mod tests {
+    use hg_na_frames::common::{CONNECT_TIMEOUT_MS, MAX_PEERS, SILENCE_BOUND_MS};
+
     use super::*;
 
     fn read(name: &str, value: &str) -> Result<Settings, Error> {

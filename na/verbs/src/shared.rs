@@ -111,6 +111,7 @@ pub(crate) struct Shared {
     pub(crate) common: Arc<Common>,
     pub(crate) signal_every: u32,
     /// Shorter transfers travel in frames.
+    pub(crate) rma: bool,
     pub(crate) rma_from: u64,
     /// Whether contexts share queue pairs.
     pub(crate) shares: bool,

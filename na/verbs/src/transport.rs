@@ -175,7 +175,7 @@ impl Carrier for Verbs {
     /// Nothing is registered in vain: where there is no room, the frame that tells of it finds none either, and waits.
     fn may_lend(&self, to: &Connection<Route>) -> bool {
         let has_room = to.route.open().is_ok_and(|way| way.gauge.has_room());
-        self.shared.common.bounds.rma && has_room
+        self.shared.rma && has_room
     }
 
     fn lend(

@@ -201,7 +201,6 @@ pub(crate) fn open(name: &str, max_peers: usize) -> End {
         silence_bound: LIMIT,
         max_peers,
         max_held: 1 << 20,
-        rma: false,
         key: None,
     };
     let common = Arc::new(Common::new(bounds, true, true).unwrap());
