@@ -20,8 +20,9 @@ use crate::{
     shares::Shares,
 };
 
-/// Bytes of messages that wait for room in the transport, for all peers of a context together; the default.
-pub const BACKLOG_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of messages that wait for room in the transport, for all peers of a context together; the default. As many may large
+/// arguments of one-way calls have: four times the longest, which so find room beside whatever one other target has.
+pub const BACKLOG_BYTES_MAX: u64 = 4 << 30;
 
 /// An answer of up to so many bytes is never refused: a refusal is no longer. As many can wait as requests can be in service.
 pub const SHORT_ANSWER: u64 = 1024;
@@ -232,9 +233,9 @@ fn say_remaining(op: &mut Op, owner: Owner, now: Instant, calls: &Operations) {
 /// What a request or an answer is refused with that is over its peer's share.
 fn limit(is_request: bool, bytes_max: u64) -> Error {
     let what = if is_request {
-        "bytes of calls that wait for peers, of which one has a share"
+        "bytes of calls that wait for peers, of which one has a share, a half at most"
     } else {
-        "bytes of answers that wait for peers, of which one has a share"
+        "bytes of answers that wait for peers, of which one has a share, a half at most"
     };
     Error::Limit {
         what,

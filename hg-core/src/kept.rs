@@ -66,10 +66,15 @@ impl Kept {
         if self.argument_bytes.admits(target, bytes) {
             return Ok(());
         }
+        let remedy = if bytes > self.argument_bytes.piece_max() {
+            "raise `Builder::backlog_bytes_max`, of which one call takes a half at most, or pass a descriptor of memory (`expose`)"
+        } else {
+            "wait until it has taken some of them, or raise `Builder::backlog_bytes_max`"
+        };
         Err(Error::Limit {
             what: "bytes of large arguments of one-way calls, of which one target has a share",
             limit: self.arguments_max,
-            remedy: "wait until it has taken some of them, or raise `Builder::backlog_bytes_max`",
+            remedy,
         })
     }
 

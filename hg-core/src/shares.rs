@@ -1,7 +1,9 @@
 //! Fair shares of a limit: nobody holds more than is left for all others.
 //!
 //! Whoever holds nothing finds room until all is taken, whatever one of the others does: one that takes all that it
-//! can gets a half, a second one a quarter, and what is left never depends on how long they hold it. Source: dynamic
+//! can gets a half, a second one a quarter, and what is left never depends on how long they hold it. An amount is taken in
+//! one piece or not at all, by the same rule as if each unit of it came by itself: so it is a half of the limit at most
+//! ([`Shares::piece_max`]), and one of a quarter finds room beside whatever one other holds. Source: dynamic
 //! thresholds with a factor of one, A. K. Choudhury and E. L. Hahne, "Dynamic queue length thresholds for
 //! shared-memory packet switches", IEEE/ACM Transactions on Networking 6 (2), 1998.
 
@@ -37,12 +39,19 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         self.of.get(&who).copied().unwrap_or(0)
     }
 
-    /// Whether one may take so much more: with that it holds no more than is left now. Whoever is alone may take all
-    /// in one piece, also one that is larger than the limit.
+    /// The largest amount that anybody is ever admitted with: a half, rounded up.
+    #[must_use]
+    pub fn piece_max(&self) -> u64 {
+        self.max.div_ceil(2)
+    }
+
+    /// Whether one may take so much more: before the last unit of it is taken, it holds less than is left.
     #[must_use]
     pub fn admits(&self, who: K, amount: u64) -> bool {
         let left = self.max.saturating_sub(self.total);
-        self.total == 0 || self.of(who).saturating_add(amount) <= left
+        let Some(before_last) = amount.checked_sub(1) else { return true };
+        let left_then = left.checked_sub(before_last);
+        left_then.is_some_and(|left| self.of(who).saturating_add(amount) <= left)
     }
 
     /// Takes, whether it is admitted or not.
@@ -100,14 +109,40 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_goes_alone() {
-        let mut shares = Shares::new(10);
-        assert!(shares.admits(1, 100));
-        shares.take(2, 1);
-        assert!(!shares.admits(1, 100));
+    fn one_piece_is_a_half_at_most_and_one_of_a_quarter_fits_beside_whatever_another_one_holds() {
+        let mut shares = Shares::new(100);
+        assert_eq!(shares.piece_max(), 50);
+        assert!(!shares.admits(1, 51) && !shares.admits(1, 100) && !shares.admits(1, u64::MAX));
+        assert!(shares.admits(1, 50));
+        shares.take(1, 50);
+        assert!(!shares.admits(1, 1) && !shares.admits(2, 26));
+        assert!(shares.admits(2, 25));
+        shares.take(2, 25);
+        assert!(shares.admits(3, 13) && !shares.admits(3, 14));
     }
 
     proptest! {
+        #[test]
+        fn an_amount_is_admitted_if_each_unit_of_it_is(
+            max in 1_u64..40,
+            steps in prop::collection::vec((0_u8..4, 0_u64..25), 0..20),
+        ) {
+            let (mut shares, mut by_units) = (Shares::new(max), Shares::new(max));
+            for (who, amount) in steps {
+                let before = by_units.of(who);
+                while by_units.of(who) < before + amount && by_units.admits(who, 1) {
+                    by_units.take(who, 1);
+                }
+                let has_all = by_units.of(who) == before + amount;
+                prop_assert_eq!(shares.admits(who, amount), has_all);
+                if has_all {
+                    shares.take(who, amount);
+                } else {
+                    by_units.give(who, by_units.of(who) - before);
+                }
+            }
+        }
+
         #[test]
         fn the_total_is_the_sum_and_returns_to_zero(takes in prop::collection::vec((0_u8..5, 0_u64..50), 0..60)) {
             let mut shares = Shares::new(100);
@@ -116,7 +151,8 @@ mod tests {
                 if shares.admits(who, amount) {
                     let before = shares.total();
                     shares.take(who, amount);
-                    prop_assert!(before == 0 || shares.of(who) <= 100 - before);
+                    let is_fair = shares.of(who) <= 100 - before && shares.total() <= 100;
+                    prop_assert!(is_fair || amount == 0);
                     held.push((who, amount));
                 }
                 prop_assert_eq!(shares.total(), (0..5).map(|it| shares.of(it)).sum::<u64>());

@@ -16,7 +16,7 @@ use hg_core::{
 use crate::{
     Peer,
     inside::is_waited_for,
-    large::{Claim, no_memory, too_large},
+    large::{Bound, Claim, check_len, no_memory},
     pending::PortRef,
     port::Port,
     view::Fetch,
@@ -53,11 +53,9 @@ impl Arriving {
         };
         let mut arriving = Self { port, answer, claim, has_checksum, fetch: None };
         let port = &arriving.port;
-        let (len, max) = (arriving.claim.descriptor.len(), port.shared.settings.large_max);
-        if len > max {
-            let limit = (max, "large_max");
-            return Err(Failure::Rejected(too_large("the result, for this engine", len, limit)));
-        }
+        let (settings, len) = (&port.shared.settings, arriving.claim.descriptor.len());
+        check_len(settings, "the result, for this engine", len, Bound::Each)
+            .map_err(Failure::Rejected)?;
         let peer = Peer { na: arriving.answer.peer, port: port.id };
         let owned = PortRef::Owned(Arc::clone(port));
         let may_wait = waits && arriving.answer.deadline.is_none();

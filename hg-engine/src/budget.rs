@@ -2,7 +2,7 @@
 //!
 //! Requests take their part in the order in which they came, but those that have no room are passed: an origin has no more than is
 //! left for all others ([`Shares`]), so that one whose memory cannot be pulled, since it stands still, holds up nobody else. What is
-//! larger than the whole budget is refused before it comes here.
+//! larger than a half of the budget is refused before it comes here.
 
 use std::{
     collections::VecDeque,
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn shares_are_taken_in_order_and_given_back() {
-        let budget = Arc::new(Budget::new(10));
+        let budget = Arc::new(Budget::new(19));
         let mut waiting = [6, 6, 7].map(|len| budget.share(ORIGIN, len));
         let share = poll(&mut waiting[0]).unwrap();
         assert!(poll(&mut waiting[1]).is_none());
@@ -143,6 +143,19 @@ mod tests {
         assert!(poll(&mut waiting[2]).is_none());
         drop(share);
         assert!(poll(&mut waiting[2]).is_some());
+    }
+
+    #[test]
+    fn whatever_one_origin_takes_in_one_piece_there_is_room_for_the_next_ones() {
+        let budget = Arc::new(Budget::new(10));
+        let most_of = |origin| {
+            let lens = (1..=10).rev();
+            let shares = lens.filter_map(|len| Some((len, poll(&mut budget.share(origin, len))?)));
+            shares.take(1).next()
+        };
+        let held: Vec<_> = [ORIGIN, OTHER, Peer::new(3, 1)].into_iter().map(most_of).collect();
+        let lens: Vec<_> = held.iter().flatten().map(|(len, _)| *len).collect();
+        assert_eq!(lens, [5, 3, 1]);
     }
 
     #[test]
@@ -159,7 +172,7 @@ mod tests {
 
     #[test]
     fn who_leaves_the_queue_holds_nobody_up() {
-        let budget = Arc::new(Budget::new(10));
+        let budget = Arc::new(Budget::new(19));
         let share = poll(&mut budget.share(ORIGIN, 10)).unwrap();
         let second = budget.share(OTHER, 10);
         let mut third = budget.share(OTHER, 10);
@@ -171,7 +184,7 @@ mod tests {
 
     #[test]
     fn who_leaves_when_its_turn_has_come_gives_its_part_back() {
-        let budget = Arc::new(Budget::new(10));
+        let budget = Arc::new(Budget::new(19));
         let share = poll(&mut budget.share(ORIGIN, 10)).unwrap();
         let (second, mut third) = (budget.share(OTHER, 10), budget.share(OTHER, 10));
         drop(share);

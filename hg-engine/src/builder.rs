@@ -172,8 +172,9 @@ impl Builder {
     /// Bytes of arguments beyond one message that a context has taken and not served yet, above which further
     /// ones wait at their origins; and of such results that wait to be taken, above which further ones
     /// are answered with [`hg_core::error::CallError::Rejected`]. An origin has no more than is left for all
-    /// others. Arguments longer than all of it are refused; those over a half of it may wait as long as any
-    /// others are in service. One result may exceed it while there is no other. Default: 1 GiB.
+    /// others: a half if it is the first, so that longer arguments and results are refused, and the next one a half of what is
+    /// left. Arguments of up to a quarter wait for no origin that stands still, unless several do; longer ones may wait as long as another
+    /// origin keeps its half. Default: 4 GiB, which is four times [`Builder::large_max`]: where both are set, let them stay so.
     ///
     /// What was taken is freed once it is served, but glibc's allocator may keep that for the process: after a flood of arguments of
     /// 900 kB a process that used 1 MiB had 970 MiB resident, with `MALLOC_MMAP_THRESHOLD_=131072` in its environment 13.
@@ -183,10 +184,10 @@ impl Builder {
         self
     }
 
-    /// Bytes of messages, per context, that may wait because their peers take nothing: 1 GiB by default. Those for one peer are
-    /// at most as many as are left for all others; a call or one-way call beyond that is refused with [`hg_na::Error::Limit`]. As
+    /// Bytes of messages, per context, that may wait because their peers take nothing: 4 GiB by default. Those for one peer are
+    /// at most as many as are left for all others, so a half; a call or one-way call beyond that is refused with [`hg_na::Error::Limit`]. As
     /// many bytes may wait in answers: instead of one beyond that its caller gets [`hg_core::error::CallError::Rejected`]. As many
-    /// may wait in large arguments of one-way calls, which their targets pull. A call counts at least as many as there are
+    /// may wait in large arguments of one-way calls, which their targets pull; those of one call are a half at most. A call counts at least as many as there are
     /// for each of [`Builder::calls_max`], so that one peer's leave places to others'.
     #[must_use]
     pub fn backlog_bytes_max(mut self, bytes: u64) -> Self {

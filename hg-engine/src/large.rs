@@ -22,6 +22,8 @@
 use hg_bulk::Descriptor;
 use hg_na::Error;
 
+use crate::settings::Settings;
+
 /// Bytes of the checksum before the descriptor.
 const CHECKSUM_LEN: usize = 4;
 
@@ -49,9 +51,36 @@ impl Claim {
     }
 }
 
-/// A sentence for whoever wanted to send more than this method of the builder allows.
-pub(crate) fn too_large(what: &str, len: u64, (max, limit): (u64, &str)) -> String {
-    format!("{what}: {len} bytes are over the limit of {max} bytes (`Builder::{limit}`)")
+/// Which limit of a piece of so many bytes is at hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bound {
+    /// Of each argument and result.
+    Each,
+    /// Of what is held at a time for one peer: a half of what is held for all ([`hg_core::shares`]).
+    Held,
+}
+
+/// Whether so many bytes are ever taken.
+///
+/// # Errors
+/// A sentence for whoever wanted to send more than a method of the builder allows, which it names.
+pub(crate) fn check_len(
+    settings: &Settings,
+    what: &str,
+    len: u64,
+    bound: Bound,
+) -> Result<(), String> {
+    let (max, limit) = match bound {
+        Bound::Each => (settings.large_max, "`Builder::large_max`"),
+        Bound::Held => {
+            let all = settings.limits.results_bytes_max;
+            (all.div_ceil(2), "a half of `Builder::large_in_service_max`, for one peer")
+        }
+    };
+    if len <= max {
+        return Ok(());
+    }
+    Err(format!("{what}: {len} bytes are over the limit of {max} bytes ({limit})"))
 }
 
 /// Why a result that has come is not taken.

@@ -96,5 +96,6 @@ pub const POOL_THREADS_MAX: usize = 512;
 pub const EAGER_MAX: u64 = 4096;
 /// Default of [`Builder::large_max`]: 1 GiB.
 pub const LARGE_MAX: u64 = 1 << 30;
-/// Default of [`Builder::large_in_service_max`]: 1 GiB.
-pub const LARGE_IN_SERVICE_MAX: u64 = 1 << 30;
+/// Default of [`Builder::large_in_service_max`]: 4 GiB. Arguments as long as [`LARGE_MAX`] find room beside whatever one other origin
+/// holds.
+pub const LARGE_IN_SERVICE_MAX: u64 = 4 * LARGE_MAX;

@@ -178,15 +178,20 @@ fn more_than_the_limit_is_refused_on_either_side_with_a_sentence_that_names_it()
 }
 
 #[test]
-fn arguments_beyond_the_targets_whole_budget_are_refused_and_what_fills_it_is_served() {
-    let whole = MIB as u64 + 1_000;
-    let (target, origin) = pair(builder().large_in_service_max(whole), builder());
+fn arguments_and_results_beyond_half_of_the_targets_budget_are_refused_and_those_within_are_served()
+{
+    let half = MIB as u64 + 1_000;
+    let (target, origin) = pair(builder().large_in_service_max(2 * half), builder());
     let peer = origin.lookup(target.address()).unwrap();
     let bytes = numbers(MIB + 1_000);
     let answer = origin.call(length, &peer, (&bytes,)).wait().map(drop);
     let Err(CallError::Rejected(why)) = &answer else { panic!("{answer:?}") };
-    assert!(why.contains(&whole.to_string()) && why.contains("large_in_service_max"), "{why}");
+    assert!(why.contains(&half.to_string()) && why.contains("large_in_service_max"), "{why}");
     assert_eq!(origin.call(length, &peer, (&bytes[..MIB],)).wait().unwrap(), MIB as u64);
+    let result = origin.call(make, &peer, (half,)).wait().map(drop);
+    let Err(CallError::Rejected(why)) = &result else { panic!("{result:?}") };
+    assert!(why.contains(&half.to_string()) && why.contains("large_in_service_max"), "{why}");
+    assert_eq!(origin.call(make, &peer, (MIB as u64,)).wait().unwrap().len(), MIB);
     assert_nothing_kept(&[&target, &origin]);
 }
 
@@ -259,7 +264,7 @@ fn an_origin_that_goes_leaves_nothing_at_its_target() {
 
 #[test]
 fn large_arguments_wait_for_the_targets_budget_and_all_are_served() {
-    let (target, origin) = pair(builder().large_in_service_max(2 * MIB as u64), builder());
+    let (target, origin) = pair(builder().large_in_service_max(4 * MIB as u64), builder());
     let peer = origin.lookup(target.address()).unwrap();
     let bytes = numbers(MIB);
     let calls: Vec<_> = (0..16).map(|_| origin.call(length, &peer, (&bytes,))).collect();

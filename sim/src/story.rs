@@ -156,6 +156,12 @@ impl Call {
         self.len >= 100 || self.frozen > 0
     }
 
+    /// What its target takes of that, in bytes at most: encoded arguments are a little longer.
+    #[must_use]
+    pub fn lent_max(&self) -> u64 {
+        (self.len + self.frozen + ENCODED_MORE) as u64
+    }
+
     /// Whether its handler ends only with the story, or when its caller gives up at its end.
     #[must_use]
     pub fn stays(&self) -> bool {
@@ -243,12 +249,39 @@ impl Story {
         })
     }
 
+    /// Whether what a call lends finds room at its target, whatever one other holds of that for ever: it has a half at most, and a half
+    /// of the rest is there for each of the others. Of more than one nothing is said.
+    #[must_use]
+    pub fn is_room_for(&self, call: &Call) -> bool {
+        let most = self.processes[call.to - 1].large_in_service_max;
+        let hogs: Vec<_> =
+            (1..=self.processes.len()).filter(|it| self.is_hog(*it, call.to)).collect();
+        match hogs[..] {
+            [] => true,
+            [one] => most >= 1 << 30 || self.connects_once(one) && call.lent_max() <= most / 4,
+            _ => most >= 1 << 30,
+        }
+    }
+
+    /// Whether a process never has a second connection to another one, by which it would have a second share there.
+    fn connects_once(&self, process: usize) -> bool {
+        let breaks = |what: &What| match what {
+            What::Forget(from, to) => *from == process || *to == process,
+            What::Kill(it) | What::Close(it) | What::Drain(it, _) => *it == process,
+            _ => false,
+        };
+        self.processes[process - 1].contexts == 1 && !self.events.iter().any(|it| breaks(&it.what))
+    }
+
     /// Whether a process hangs from the beginning.
     #[must_use]
     pub fn hangs(&self, process: usize) -> bool {
         process > self.processes.len()
     }
 }
+
+/// So many bytes more than its parts are what a call lends, encoded.
+pub(crate) const ENCODED_MORE: usize = 64;
 
 /// The first contexts of both sides.
 pub(crate) const FIRST: Option<(usize, usize)> = Some((0, 0));

@@ -11,7 +11,7 @@ use hg_na::{Error, Memory, Message, Rights};
 use serde::Serialize;
 
 use super::Port;
-use crate::large::too_large;
+use crate::large::{Bound, check_len};
 
 /// A value as an answer: straight into the outgoing message.
 #[inline(always)]
@@ -101,10 +101,9 @@ pub(crate) fn offer<T: Serialize>(
 ) -> Message {
     let refused =
         |status, text: &str| status_message(header.id, status, bounded_text(text), header.checksum);
-    let max = port.shared.settings.large_max;
-    if size as u64 > max {
-        let text = too_large("the result", size as u64, (max, "large_max"));
-        return refused(Status::Rejected, &text);
+    let check = |bound| check_len(&port.shared.settings, "the result", size as u64, bound);
+    if let Err(why) = check(Bound::Each).and_then(|()| check(Bound::Held)) {
+        return refused(Status::Rejected, &why);
     }
     let mut bytes = match hg_bulk::zeroed(size as u64) {
         Ok(bytes) => bytes,

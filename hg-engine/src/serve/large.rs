@@ -28,7 +28,7 @@ use crate::{
     budget::Share,
     frozen,
     inside::{Inside, in_handler},
-    large::{Claim, too_large},
+    large::{Bound, Claim, check_len},
     pending::PortRef,
     pool::Announced,
     port::{Handler, Port, Run, Task, no_message},
@@ -129,20 +129,20 @@ impl Taking<'_> {
     async fn all(&self, lent: Lent) -> Result<Taken, Refusal> {
         let mut seen = Vec::with_capacity(lent.frozen.len());
         for descriptor in &lent.frozen {
-            self.check("an argument", descriptor.len(), true)?;
+            self.check("an argument", descriptor.len(), Bound::Each)?;
             seen.push(self.see(descriptor).await?);
         }
         let unseen = || lent.frozen.iter().zip(&seen).filter(|(_, seen)| seen.is_none());
         let mut len = unseen().fold(0, |sum, (it, _)| it.len().saturating_add(sum));
         if let Arguments::There(claim) = &lent.arguments {
-            self.check("the arguments", claim.descriptor.len(), true)?;
+            self.check("the arguments", claim.descriptor.len(), Bound::Each)?;
             len = claim.descriptor.len().saturating_add(len);
         }
         let is_copied = matches!(lent.arguments, Arguments::There(_)) || unseen().next().is_some();
         let (mut share, mut announced) = (None, None);
         if is_copied {
-            // What is larger than the whole budget would wait until nobody else has anything in service: without end, it may be.
-            self.check("the arguments", len, false)?;
+            // There is never room for more.
+            self.check("the arguments", len, Bound::Held)?;
             announced = self.turn().await?;
             let mut waiting = self.port.budget.share(self.request.due().origin, len);
             share = Some(self.unless_over(|context| waiting.poll(context)).await?);
@@ -178,17 +178,9 @@ impl Taking<'_> {
         Ok(Some(announced))
     }
 
-    fn check(&self, what: &str, len: u64, alone: bool) -> Result<(), Refusal> {
-        let settings = &self.port.shared.settings;
-        let limit = if alone {
-            (settings.large_max, "large_max")
-        } else {
-            (settings.limits.results_bytes_max, "large_in_service_max")
-        };
-        if len <= limit.0 {
-            return Ok(());
-        }
-        Err((Status::Rejected, too_large(what, len, limit)))
+    fn check(&self, what: &str, len: u64, bound: Bound) -> Result<(), Refusal> {
+        check_len(&self.port.shared.settings, what, len, bound)
+            .map_err(|why| (Status::Rejected, why))
     }
 
     /// The bytes where they lie; `None`: they are to be pulled.

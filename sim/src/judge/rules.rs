@@ -19,11 +19,10 @@ pub(crate) struct Sides {
 
 /// Whether a call ends by itself if its target is well, whatever others do.
 pub(crate) fn ends_by_itself(story: &Story, call: &Call) -> bool {
-    let Some(target) = story.processes.get(call.to - 1) else { return false };
-    // What is longer than half the budget is not shared fairly: who has it may wait for a thread for ever.
-    let is_large = call.lends() && target.large_in_service_max < 1 << 30;
-    let is_kept_by_hog =
-        is_large && (1..=story.processes.len()).any(|it| story.is_hog(it, call.to));
+    if story.hangs(call.to) {
+        return false;
+    }
+    let is_kept_by_hog = call.lends() && !story.is_room_for(call);
     let ends = !call.stays() && call.act != Act::UntilCancelled;
     ends && !story.is_hog(call.from, call.to) && !is_kept_by_hog && has_room(story, call)
 }

@@ -1,7 +1,7 @@
 //! A caller that stops for good while it calls. Drawn apart, after everything else of a story: what other seeds tell stays as it is.
 
-use super::{Act, Event, FIRST, MICRO, Maker, What};
-use crate::random::Random;
+use super::{Act, Call, Event, FIRST, MICRO, Maker, Manner, What};
+use crate::{random::Random, rpcs::Kind, story::ENCODED_MORE};
 
 /// Of a hundred stories so many have one, where there is a process that may stop.
 const STOPS: u64 = 25;
@@ -27,28 +27,58 @@ impl Maker {
         for (to, may) in may_ask.iter_mut().enumerate().skip(1) {
             *may = to != it && self.may_hog(it, to);
         }
+        let greedy = self.with_little_room(&may_ask).filter(|_| random.percent(50));
         let targets = self.story.processes.clone();
-        let fits = |call: &super::Call| {
+        let fits = |call: &Call| {
             let target = targets.get(call.to - 1);
             target.is_none_or(|target| {
-                may_ask[call.to] && !(call.lends() && target.large_in_service_max < 1 << 30)
+                let is_tight = target.large_in_service_max < 1 << 30 && greedy != Some(call.to);
+                may_ask[call.to] && !(call.lends() && is_tight)
             })
+        };
+        // Others lend there only what finds room beside one that holds all that it can, and none of them holds anything for ever.
+        let is_out_of_place = |call: &Call| {
+            let most = targets.get(call.to - 1).map_or(0, |it| it.large_in_service_max);
+            let is_too_long = call.lends() && call.lent_max() > most / 4;
+            greedy == Some(call.to) && (is_too_long || call.stays())
         };
         self.story.events.retain(|event| match &event.what {
             What::Call(call) if call.from == it => event.at < stops_at && fits(call),
-            What::Forget(from, _) => *from != it,
+            What::Call(call) => !is_out_of_place(call),
+            What::Forget(from, to) => *from != it && (greedy != Some(*from) || *to != it),
             _ => true,
         });
         for _ in 0..random.between(4, 32) {
             let drawn = self.call(&mut random);
-            let call = super::Call { from: it, contexts: FIRST, ..drawn };
+            let call = Call { from: it, contexts: FIRST, ..drawn };
             let is_own = call.to == it || matches!(call.act, Act::CallOn(to, _) if to == it);
             if !is_own && fits(&call) {
                 self.push(What::Call(call));
             }
         }
+        if let Some(to) = greedy {
+            self.claim_all(it, to, &mut random);
+        }
         self.now += random.pick(&[0, MICRO, 20 * MICRO, 200 * MICRO]);
         self.push(What::Stop(it, None));
+    }
+
+    /// A process with little room for large arguments, which may be asked.
+    fn with_little_room(&self, may_ask: &[bool]) -> Option<usize> {
+        let is_tight = |to: usize| self.story.processes[to - 1].large_in_service_max < 1 << 30;
+        (1..=self.story.processes.len()).find(|to| may_ask[*to] && is_tight(*to))
+    }
+
+    /// Asks for all the room there is for large arguments, in one piece, or as much of it as is ever given.
+    fn claim_all(&mut self, from: usize, to: usize, random: &mut Random) {
+        let most = self.story.processes[to - 1].large_in_service_max;
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        for _ in 0..random.between(1, 4) {
+            let kind = random.pick(&[Kind::Plain, Kind::Async, Kind::Blocking]);
+            let len = random.pick(&[most, most / 2, most / 4]) - ENCODED_MORE;
+            let call = Call::plain(from, to, kind, Manner::Await);
+            self.push(What::Call(Call { len, ..call }));
+        }
     }
 
     /// Whether a process ends in the story, or stands still at its end.
