@@ -12,8 +12,8 @@
 //! | large arguments of one-way calls that it has not pulled | [`Limits::backlog_bytes_max`], a fair share of it | a one-way call is refused |
 //! | large results that it has not pulled | [`Limits::results_bytes_max`], a fair share of it | the result is refused |
 //!
-//! A fair share is what [`crate::shares`] says: no more than is left for all others. So a peer that is hung, slow or dead
-//! holds up nobody else.
+//! A fair share is what [`crate::shares`] says: no more than is left for all others, so a half at most, also in one piece. So a peer
+//! that is hung, slow or dead holds up nobody else.
 
 mod answers;
 mod drain;
@@ -499,6 +499,9 @@ impl Protocol {
     }
 
     fn change_admission(&mut self) {
+        while let Some(peer) = self.serves.poll_repeating() {
+            self.disconnect(peer, "it has used the id of a request again that is still in service");
+        }
         let Self { context: Some(context), backlog, serves, .. } = self else { return };
         while let Some(admission) = serves.poll_admission(|peer| !backlog.has_answers(peer)) {
             match admission {

@@ -7,23 +7,21 @@
 //!     | has not                  ^     |   goes on beyond it, or was asked
 //!     +-----------> held --------+     +-----------------------> running --- answered -----------> (gone)
 //! ```
-//! Each request is answered once: whoever ends one that does not run any more is told so. In service is what has arrived and
+//! Each request is answered once: whoever ends one that does not run any more is told so. An origin that uses the id of one that runs
+//! again is disconnected, and what it has begun so counts like all else. In service is what has arrived and
 //! what runs. An origin has no more of it than is left to all others ([`Shares`]). What comes of one that has is held, and nothing
 //! more is taken from it until it has less: so what is held is what the transport hands over in a round. Origins of which
 //! something is held take turns. Nothing is taken, either, from an origin that does not take its answers. An origin that has hung up waits for nothing: its handlers are told, and what else it has asked for
 //! is not begun; its one-way calls are.
 //!
-//! A cancellation may overtake its request, so one that finds no handler is remembered. It may as well be too late, or
-//! its request have been taken back: then nothing would ever come for it. But the requests of one origin come in the order
-//! of their ids ([`Key::is_after`]): an origin numbers a request in the moment in which it posts it or puts it behind those
-//! that wait, and unexpected messages keep their order. So a later request says that the one before has come, or never
-//! will, and its cancellation is forgotten.
+//! A cancellation may overtake its request: one that finds no handler is remembered (`serve/early.rs`).
 
+mod early;
 mod stall;
 mod verdicts;
 
 use std::{
-    collections::VecDeque,
+    collections::{VecDeque, hash_map::Entry},
     task::Waker,
     time::{Duration, Instant},
 };
@@ -31,26 +29,35 @@ use std::{
 use hg_na::{Message, Peer};
 use rustc_hash::FxHashMap;
 
-use self::stall::Watch;
 pub use self::{
+    early::EARLY_CANCELS_MAX,
     stall::{STALL_AFTER, Stalled},
     verdicts::{Admission, Arrival, Control},
+};
+use self::{
+    early::EarlyCancels,
+    stall::Watch,
+    verdicts::{refuse, refuse_with},
 };
 use crate::{
     cancel::CancelToken,
     codec::{self, Codec as _},
     error::Status,
-    header::{Header, Kind, Malformed},
+    header::{Header, Kind},
     shares::Shares,
-    table::Key,
 };
 
 /// Requests in service at a target before it stops taking more (they wait at their origins); of one origin at most as
 /// many as are left to all others.
 pub const IN_SERVICE_MAX: usize = 4096;
-/// Cancellations of one origin that are remembered because they overtook their requests: of more, those whose requests come first.
-/// As many as a transport takes requests, and then some.
-pub const EARLY_CANCELS_MAX: usize = 1024;
+/// A request that can be told of a cancellation.
+#[derive(Debug, Default)]
+struct Running {
+    /// Once somebody has asked for it, or it was set.
+    token: Option<CancelToken>,
+    /// Handlers that go on beyond their rounds: where there are several, its origin has used an id again.
+    kept: u32,
+}
 
 /// Requests that have no room yet, and when each came.
 type Held = VecDeque<(Message, Instant)>;
@@ -79,14 +86,14 @@ pub struct Serves {
     has_shrunk: bool,
     /// Origins that have hung up, and of which something may still come; whether they are gone, and only held requests are left.
     hung_up: FxHashMap<Peer, bool>,
-    /// Requests whose handlers run longer than one round of progress, or have asked for their token; with the token, once
-    /// somebody has asked for it, or it was set.
-    running: FxHashMap<(Peer, u64), Option<CancelToken>>,
+    /// Requests whose handlers run longer than one round of progress, or have asked for their token.
+    running: FxHashMap<(Peer, u64), Running>,
+    /// Origins that have used the id of a request again while its handler runs.
+    repeating: Vec<Peer>,
     is_closed: bool,
     /// Nothing new is begun.
     is_draining: bool,
-    /// Of each origin, those that overtook their requests, or came too late: until its next request at most.
-    early_cancels: FxHashMap<Peer, VecDeque<u64>>,
+    early_cancels: EarlyCancels,
     /// One-way calls that were dropped, and would have been refused otherwise.
     dropped: u64,
     watch: Watch,
@@ -111,9 +118,10 @@ impl Serves {
             is_due: false,
             hung_up: FxHashMap::default(),
             running: FxHashMap::default(),
+            repeating: Vec::new(),
             is_closed: false,
             is_draining: false,
-            early_cancels: FxHashMap::default(),
+            early_cancels: EarlyCancels::default(),
             dropped: 0,
             watch: Watch::default(),
         };
@@ -331,8 +339,7 @@ impl Serves {
         if header.kind == Kind::Request && self.hung_up.contains_key(&from) {
             return Arrival::Drop;
         }
-        let is_cancelled =
-            !self.early_cancels.is_empty() && self.take_early_cancel(from, header.id);
+        let is_cancelled = !self.early_cancels.is_empty() && self.was_cancelled(from, header.id);
         if header.code != codec::Default::ID {
             let text = codec::differ(header.code);
             return self.refuse(from, &header, Status::Incompatible, text);
@@ -376,23 +383,15 @@ impl Serves {
     /// Whether nobody waits for this answer any more, by what was heard so far.
     #[must_use]
     pub fn is_cancelled(&self, from: Peer, id: u64) -> bool {
-        let token = self.running.get(&(from, id)).and_then(Option::as_ref);
+        let token = self.running.get(&(from, id)).and_then(|it| it.token.as_ref());
         token.is_some_and(CancelToken::is_cancelled)
     }
 
-    /// A request has come: whether it was cancelled before. What was said of those before it is forgotten.
-    fn take_early_cancel(&mut self, from: Peer, id: u64) -> bool {
-        let Some(of_origin) = self.early_cancels.get_mut(&from) else { return false };
-        let came = Key::from_bits(id);
-        let before = of_origin.len();
-        of_origin.retain(|early| *early != id);
-        let is_cancelled = of_origin.len() != before;
-        of_origin.retain(|early| !came.is_after(Key::from_bits(*early)));
-        if of_origin.is_empty() {
-            self.early_cancels.remove(&from);
-            self.set_ease();
-        }
-        is_cancelled
+    /// Whether a request that has come was cancelled before.
+    fn was_cancelled(&mut self, from: Peer, id: u64) -> bool {
+        let was_cancelled = self.early_cancels.take(from, id);
+        self.set_ease();
+        was_cancelled
     }
 
     /// A control message has arrived. `has_arrived` tells of a request whether it came in the same round, and its handler
@@ -435,29 +434,47 @@ impl Serves {
         if has_arrived(id) {
             self.remember(from, id);
         }
-        if let Some(token) = self.running.get_mut(&(from, id)) {
-            return woken.extend(token.get_or_insert_default().set());
+        if let Some(running) = self.running.get_mut(&(from, id)) {
+            return woken.extend(running.token.get_or_insert_default().set());
         }
-        remember_first(self.early_cancels.entry(from).or_default(), id);
+        self.early_cancels.add(from, id);
         self.set_ease();
     }
 
     /// A handler goes on beyond this round: it can be told of a cancellation from now on, and is ended by [`Serves::end`].
     #[inline]
-    pub fn keep_running(&mut self, from: Peer, id: u64) -> &mut Option<CancelToken> {
+    pub fn keep_running(&mut self, from: Peer, id: u64) {
         self.leave_round();
-        self.remember(from, id)
+        let running = self.remember(from, id);
+        running.kept += 1;
+        if running.kept > 1 {
+            self.take_share(from);
+            self.handle_repeated(from);
+        }
     }
 
     /// A request can be told of a cancellation from now on.
-    fn remember(&mut self, from: Peer, id: u64) -> &mut Option<CancelToken> {
+    fn remember(&mut self, from: Peer, id: u64) -> &mut Running {
         let len = self.running.len();
         let is_told = self.is_closed || self.hung_up.contains_key(&from);
-        self.running.entry((from, id)).or_insert_with(|| is_told.then(CancelToken::cancelled));
+        let new = || Running { token: is_told.then(CancelToken::cancelled), kept: 0 };
+        self.running.entry((from, id)).or_insert_with(new);
         if self.running.len() > len {
             self.take_share(from);
         }
         self.running.get_mut(&(from, id)).expect("it was put there")
+    }
+
+    /// An id is used again while its handler runs, so that nobody could tell whose the answers are.
+    #[cold]
+    fn handle_repeated(&mut self, from: Peer) {
+        self.repeating.push(from);
+        self.is_due = true;
+    }
+
+    /// Whom to disconnect for that.
+    pub fn poll_repeating(&mut self) -> Option<Peer> {
+        self.repeating.pop()
     }
 
     /// One that has arrived is not of this round only any more, or is over. Once closed nobody counts.
@@ -471,7 +488,7 @@ impl Serves {
     /// time, in a round in which no cancellation can arrive, and is not kept yet.
     pub fn token(&mut self, from: Peer, id: u64, is_starting: bool) -> CancelToken {
         if is_starting || self.running.contains_key(&(from, id)) {
-            return self.remember(from, id).get_or_insert_default().clone();
+            return self.remember(from, id).token.get_or_insert_default().clone();
         }
         if self.is_closed { CancelToken::cancelled() } else { CancelToken::default() }
     }
@@ -481,23 +498,35 @@ impl Serves {
     pub fn end_in_round(&mut self, from: Peer, id: u64) {
         self.leave_round();
         if !self.running.is_empty() {
-            let _was_remembered = self.end(from, id);
+            self.forget(from, id);
+        }
+    }
+
+    /// A request cannot be told of a cancellation any more. Where a handler was kept, it is another one's.
+    fn forget(&mut self, from: Peer, id: u64) {
+        match self.running.get(&(from, id)) {
+            Some(Running { kept: 1.., .. }) => self.handle_repeated(from),
+            Some(Running { kept: 0, .. }) => _ = self.end(from, id),
+            None => {}
         }
     }
 
     /// A handler that was kept has ended. `false`: it had before, and whatever it answers now is nobody's.
     #[must_use = "each request is answered once"]
     pub fn end(&mut self, from: Peer, id: u64) -> bool {
-        let was_running = self.running.remove(&(from, id)).is_some();
-        if was_running {
-            self.give_share(from);
+        let Entry::Occupied(mut running) = self.running.entry((from, id)) else { return false };
+        if running.get().kept > 1 {
+            running.get_mut().kept -= 1;
+        } else {
+            running.remove();
         }
-        was_running
+        self.give_share(from);
+        true
     }
 
     /// The origin is gone: nothing comes of it any more. Handlers of calls that `arrived` in the same round are told, as of one that hangs up.
     pub fn handle_gone(&mut self, peer: Peer, arrived: impl Iterator<Item = u64>) {
-        self.early_cancels.remove(&peer);
+        self.early_cancels.forget(peer);
         if self.hung_up.contains_key(&peer) {
             arrived.for_each(|id| _ = self.remember(peer, id));
         }
@@ -509,6 +538,7 @@ impl Serves {
         self.set_ease();
         self.shut.retain(|shut| *shut != peer);
         self.grown.retain(|grown| *grown != peer);
+        self.repeating.retain(|repeating| *repeating != peer);
     }
 
     /// The origin has hung up: its handlers are told, also those that are still to be run of one-way calls that `arrived` in the
@@ -519,7 +549,7 @@ impl Serves {
         arrived: impl Iterator<Item = u64>,
         woken: &mut impl Extend<Waker>,
     ) {
-        self.early_cancels.remove(&peer);
+        self.early_cancels.forget(peer);
         self.hung_up.insert(peer, false);
         self.held.retain_mut(|(of, messages)| {
             if *of == peer {
@@ -533,7 +563,7 @@ impl Serves {
             self.remember(peer, id);
         }
         let of_peer = self.running.iter_mut().filter(|((origin, _), _)| *origin == peer);
-        woken.extend(of_peer.flat_map(|(_, token)| token.get_or_insert_default().set()));
+        woken.extend(of_peer.flat_map(|(_, it)| it.token.get_or_insert_default().set()));
     }
 
     /// The engine shuts down: every handler is told.
@@ -541,8 +571,8 @@ impl Serves {
         self.is_closed = true;
         self.arrived = 0;
         self.held.clear();
-        let tokens = self.running.values_mut().map(Option::get_or_insert_default);
-        woken.extend(tokens.flat_map(|token| token.set()));
+        let running = self.running.values_mut();
+        woken.extend(running.flat_map(|it| it.token.get_or_insert_default().set()));
     }
 }
 
@@ -554,36 +584,8 @@ fn subtract_remaining(message: &mut Message, waited: Duration) {
     }
 }
 
-/// Adds an id; where there is no room, those that are after all others give way.
-fn remember_first(ids: &mut VecDeque<u64>, id: u64) {
-    if ids.len() < EARLY_CANCELS_MAX {
-        return ids.push_back(id);
-    }
-    let later = |a: &u64, b: &u64| Key::from_bits(*a).is_after(Key::from_bits(*b));
-    let last = ids.iter_mut().reduce(|a, b| if later(b, a) { b } else { a });
-    if let Some(last) = last.filter(|last| later(last, &id)) {
-        *last = id;
-    }
-}
-
 fn is_one_way(message: &[u8]) -> bool {
     Header::decode(message).is_ok_and(|(header, _)| header.kind == Kind::OneWay)
-}
-
-fn refuse(malformed: &Malformed) -> Arrival {
-    match malformed.answer_to() {
-        Some(id) => Arrival::Refuse { id, status: malformed.status(), text: malformed.to_string() },
-        None => Arrival::Disconnect(malformed.to_string()),
-    }
-}
-
-fn refuse_with(header: &Header, status: Status, text: String) -> Arrival {
-    let id = header.id;
-    match header.kind {
-        Kind::Request => Arrival::Refuse { id, status, text },
-        _ if header.lends() => Arrival::DropBulk { id },
-        _ => Arrival::Drop,
-    }
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use hg_na_conformance::{
     layer::{Layer, Layered, Layers},
 };
 use serde::{Deserialize, Serialize};
-use watchdog::{LIMIT, hear};
+use watchdog::{LIMIT, hear, in_time};
 
 mod hg;
 
@@ -148,6 +148,14 @@ struct Raw {
 }
 
 impl Raw {
+    fn new(plugin: &Mem, target: &Engine) -> Self {
+        let address = Address::new("mem://").unwrap();
+        let domain = plugin.open(&address, &OpenOptions::default()).unwrap();
+        let mut context = domain.context(0).unwrap();
+        let peer = context.lookup(target.address()).unwrap();
+        Self { context, peer }
+    }
+
     fn send(&mut self, header: Header, payload: &[u8]) {
         let start = header.encoded_len();
         let mut bytes = vec![0; start + payload.len()];
@@ -196,10 +204,7 @@ fn results_of_an_id_that_was_used_twice_count_once() {
     let builder = stepped(plugin.clone()).large_in_service_max(4 * LARGE + 1_000);
     let target = builder.open("mem://").unwrap();
     target.register(make).unwrap();
-    let domain = plugin.open(&Address::new("mem://").unwrap(), &OpenOptions::default()).unwrap();
-    let mut context = domain.context(0).unwrap();
-    let peer = context.lookup(target.address()).unwrap();
-    let mut origin = Raw { context, peer };
+    let mut origin = Raw::new(&plugin, &target);
     for _ in 0..2 {
         origin.ask(1);
         assert_eq!(origin.answer(&target), Some(Status::Ok));
@@ -212,6 +217,32 @@ fn results_of_an_id_that_was_used_twice_count_once() {
         assert_eq!(origin.answer(&target), Some(Status::Ok));
     }
     assert_eq!(target.large_untaken(), 2);
+}
+
+#[test]
+fn an_origin_that_uses_the_id_of_a_running_request_again_is_disconnected() {
+    let plugin = Mem::default();
+    let target = stepped(plugin.clone()).open("mem://").unwrap();
+    let cancelled = |request: Request, ()| async move {
+        request.cancelled().await;
+        Ok(())
+    };
+    target.serve_async(never, cancelled).unwrap();
+    let mut origin = Raw::new(&plugin, &target);
+    let (mut done, start) = (Vec::new(), Instant::now());
+    while !done.iter().any(|it| matches!(it, Completion::HungUp { .. })) {
+        if target.requests_in_service() < 2 {
+            origin.send(Header::request(Kind::Request, 1, never::wire_id()), &[]);
+        }
+        target.progress(Duration::ZERO);
+        done.clear();
+        origin.context.progress(start, &mut done).unwrap();
+        in_time!(start, "it is connected still");
+    }
+    while target.requests_in_service() > 0 {
+        target.progress(Duration::ZERO);
+        in_time!(start, "a handler is left");
+    }
 }
 
 struct Tells(mpsc::Sender<()>);

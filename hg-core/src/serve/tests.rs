@@ -150,6 +150,32 @@ fn a_request_is_answered_once() {
 }
 
 #[test]
+fn whoever_uses_the_id_of_a_running_request_again_is_disconnected_and_has_no_more_than_its_share() {
+    let mut serves = Serves::new(8, None);
+    (0..4).for_each(|_| begin(&mut serves, ORIGIN, 1));
+    assert_eq!((serves.in_service(), serves.poll_repeating()), (4, Some(ORIGIN)));
+    assert!(matches!(serves.handle_message(ORIGIN, &request(1)), Arrival::Hold));
+    while serves.poll_repeating().is_some() {}
+    for left in (0..4).rev() {
+        assert!(serves.end(ORIGIN, 1));
+        assert_eq!(serves.in_service(), left);
+    }
+    assert!(!serves.end(ORIGIN, 1));
+    // One that ends at once leaves the one that runs its place.
+    begin(&mut serves, ORIGIN, 2);
+    assert!(matches!(serves.handle_message(ORIGIN, &request(2)), Arrival::Run { .. }));
+    let _changed = admissions(&mut serves);
+    assert!(!serves.has_chores());
+    serves.end_in_round(ORIGIN, 2);
+    assert!(serves.has_chores());
+    assert_eq!((serves.in_service(), serves.poll_repeating()), (1, Some(ORIGIN)));
+    assert!(serves.end(ORIGIN, 2));
+    // Who uses one again that is over does no wrong.
+    begin(&mut serves, ORIGIN, 2);
+    assert_eq!((serves.in_service(), serves.poll_repeating()), (1, None));
+}
+
+#[test]
 fn who_has_hung_up_is_served_one_way_calls_only() {
     let mut serves = Serves::new(6, None);
     begin(&mut serves, ORIGIN, 1);
@@ -175,7 +201,8 @@ fn the_handler_of_a_one_way_call_is_told_although_its_origin_is_gone_in_the_same
     let one_way = encoded(&Header::request(Kind::OneWay, 4, RpcId(5)));
     assert!(matches!(serves.handle_message(ORIGIN, &one_way), Arrival::Run { .. }));
     serves.handle_gone(ORIGIN, [4].into_iter());
-    let token = serves.keep_running(ORIGIN, 4).get_or_insert_default().clone();
+    serves.keep_running(ORIGIN, 4);
+    let token = serves.token(ORIGIN, 4, false);
     assert!(token.is_cancelled());
     assert!(serves.end(ORIGIN, 4));
     // The same of the last one that was held.
@@ -188,7 +215,8 @@ fn the_handler_of_a_one_way_call_is_told_although_its_origin_is_gone_in_the_same
     assert!(serves.end(ORIGIN, 1));
     let (_, _, arrival) = serves.take_held(now).unwrap();
     assert!(matches!(arrival, Arrival::Run { .. }));
-    let token = serves.keep_running(ORIGIN, 4).get_or_insert_default().clone();
+    serves.keep_running(ORIGIN, 4);
+    let token = serves.token(ORIGIN, 4, false);
     assert!(token.is_cancelled());
     assert!(serves.end(ORIGIN, 4));
     assert_eq!(serves.in_service(), 0);
@@ -214,11 +242,11 @@ fn a_cancellation_that_came_too_late_is_forgotten_with_the_next_request() {
     [1, 2, 4, 5].into_iter().for_each(|at| cancel(&mut serves, ids[at]));
     assert!(matches!(serves.handle_message(other, &request(ids[3])), Arrival::Run { .. }));
     assert_eq!(
-        serves.early_cancels[&ORIGIN],
+        *serves.early_cancels.of(ORIGIN),
         ids[1..3].iter().chain(&ids[4..]).copied().collect::<Vec<_>>()
     );
     assert!(matches!(serves.handle_message(ORIGIN, &request(ids[3])), Arrival::Run { .. }));
-    assert_eq!(serves.early_cancels[&ORIGIN], &ids[4..]);
+    assert_eq!(*serves.early_cancels.of(ORIGIN), &ids[4..]);
     let arrival = serves.handle_message(ORIGIN, &request(ids[5]));
     assert!(matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }));
     assert!(serves.early_cancels.is_empty());
@@ -233,7 +261,7 @@ fn remembered_cancellations_are_bounded_for_each_origin_by_itself() {
     for id in 0..10 * EARLY_CANCELS_MAX as u64 {
         cancel(&mut serves, id);
     }
-    assert_eq!(serves.early_cancels[&ORIGIN].len(), EARLY_CANCELS_MAX);
+    assert_eq!(serves.early_cancels.of(ORIGIN).len(), EARLY_CANCELS_MAX);
     let arrival = serves.handle_message(other, &request(4));
     assert!(matches!(arrival, Arrival::Refuse { status: Status::Cancelled, .. }));
     hung_up(&mut serves, &[]);
@@ -320,7 +348,8 @@ fn a_handler_that_is_still_to_be_run_learns_of_what_came_after_its_request() {
     assert!(serves.token(ORIGIN, 6, true).is_cancelled());
     let other = Peer::new(2, 1);
     assert!(matches!(serves.handle_message(other, &request(7)), Arrival::Run { .. }));
-    assert!(serves.keep_running(other, 7).as_ref().is_some_and(CancelToken::is_cancelled));
+    serves.keep_running(other, 7);
+    assert!(serves.is_cancelled(other, 7));
 }
 
 #[test]

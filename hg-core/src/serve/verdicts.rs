@@ -2,7 +2,10 @@
 
 use hg_na::Peer;
 
-use crate::{error::Status, header::Header};
+use crate::{
+    error::Status,
+    header::{Header, Kind, Malformed},
+};
 
 /// What to do with an unexpected message.
 #[derive(Debug)]
@@ -60,4 +63,22 @@ pub enum Admission {
     Of(bool),
     /// From this peer, or not.
     OfPeer(Peer, bool),
+}
+
+/// What a message is answered with that cannot be read.
+pub(super) fn refuse(malformed: &Malformed) -> Arrival {
+    match malformed.answer_to() {
+        Some(id) => Arrival::Refuse { id, status: malformed.status(), text: malformed.to_string() },
+        None => Arrival::Disconnect(malformed.to_string()),
+    }
+}
+
+/// What a request is answered with that is not run.
+pub(super) fn refuse_with(header: &Header, status: Status, text: String) -> Arrival {
+    let id = header.id;
+    match header.kind {
+        Kind::Request => Arrival::Refuse { id, status, text },
+        _ if header.lends() => Arrival::DropBulk { id },
+        _ => Arrival::Drop,
+    }
 }
