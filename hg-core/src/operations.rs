@@ -547,6 +547,7 @@ impl Operations {
         let Some(operation) = self.table.get(id) else { return };
         if matches!(operation.phase, Phase::Spent) && operation.is_idle() {
             debug_assert!(operation.waker.is_none(), "only what is open has one");
+            debug_assert!(operation.deadline.is_none(), "only what is open has a timer");
             let kind = operation.kind;
             self.table.forget(id); // It owns nothing any more.
             if !matches!(kind, Kind::Call | Kind::OneWay) {

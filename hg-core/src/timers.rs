@@ -56,6 +56,12 @@ impl Timers {
         self.live = self.live.saturating_sub(1);
     }
 
+    /// Whether any counts.
+    #[cfg(test)]
+    pub(crate) fn any(&self) -> bool {
+        self.live > 0
+    }
+
     /// When the earliest comes up that counts.
     #[must_use]
     pub(crate) fn next(&mut self, alive: impl Fn(Key) -> bool) -> Option<Instant> {

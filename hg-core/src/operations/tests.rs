@@ -1,8 +1,13 @@
 //! The table of operations against every order of events.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use hg_na::{Failure as NaFailure, GoneReason, Message, Reached, Returned};
+use hg_bulk::{Limits, Local, Plan};
+use hg_na::{
+    Address, Context, Domain, Failure as NaFailure, GoneReason, Message, Op, OpenOptions,
+    Plugin as _, Reached, Returned, Rights,
+};
+use hg_na_conformance::Mem;
 use proptest::prelude::*;
 
 use super::*;
@@ -228,6 +233,41 @@ fn room_is_granted_once_for_each_place_and_waits_that_were_left_are_forgotten() 
     assert!(calls.is_empty() && calls.granted == 0 && calls.others == 0);
 }
 
+/// A domain with a context, and a pull from its own memory that has begun: this side moves the bytes.
+fn pulling(calls: &mut Operations) -> (Arc<dyn Domain>, Box<dyn Context>, OperationId) {
+    let address = Address::new("mem://").unwrap();
+    let domain = Mem::default().open(&address, &OpenOptions::listening()).unwrap();
+    let mut context = domain.context(0).unwrap();
+    let own = context.address().clone();
+    let peer = context.lookup(&own).unwrap();
+    let (to, message) = (peer, Message::inline(0));
+    context.post(0, Op::SendUnexpected { to, message }).unwrap();
+    while !context.moves(peer) {
+        context.progress(some_instant(), &mut Vec::new()).unwrap();
+    }
+    let register = || Local::register(domain.as_ref(), 0, vec![1; 100].into(), Rights::all());
+    let [near, far] = [(); 2].map(|()| Arc::new(register().unwrap()));
+    let far = far.descriptor(own.scheme()).range(..).unwrap();
+    let plan = Plan::new(Near::Pull(near.all()), far, Limits::whole());
+    let id = calls.begin_transfer(peer, plan, context.as_mut());
+    (domain, context, id)
+}
+
+#[test]
+fn a_transfer_that_has_settled_while_its_bytes_are_moved_has_no_timer_any_more() {
+    let mut calls = Operations::new(8);
+    let (_domain, mut context, id) = pulling(&mut calls);
+    calls.set_deadline(id, some_instant());
+    let moving = calls.next_move(context.as_mut()).unwrap();
+    calls.close(&Failure::Closed, &TransferError::Closed);
+    assert!(calls.is_settled(id) && !calls.timers.any());
+    // Whoever waited for it learns of that, and does not take it.
+    assert!(calls.abandon(id, some_instant()).is_none());
+    assert!(!calls.timers.any() && !calls.is_empty(), "its memory is in use");
+    calls.handle_moved(moving, Came::Over, None);
+    assert!(calls.is_empty());
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Event {
     SendOk,
@@ -280,7 +320,7 @@ proptest! {
         }
         prop_assert!(outcomes <= 1);
         prop_assert!(outcomes == 1 || abandoned);
-        prop_assert!(calls.is_empty() && !calls.any_settled());
+        prop_assert!(calls.is_empty() && !calls.any_settled() && !calls.timers.any());
         prop_assert!(drain(&mut calls).len() <= 4);
     }
 }

@@ -288,11 +288,13 @@ impl Operations {
 
     /// Ends a transfer early. The transport has a moment to give its memory back; whoever waits is told then at the latest.
     pub fn stop_transfer(&mut self, id: OperationId, why: TransferError, now: Instant) {
-        let Some(transfer) = self.table.get_mut(id).and_then(|it| it.transfer()) else { return };
+        let Some(operation) = self.table.get_mut(id) else { return };
+        let is_open = operation.is_open();
+        let Some(transfer) = operation.transfer() else { return };
         // One that has failed by itself is not yet.
         let is_first = !std::mem::replace(&mut transfer.is_draining, true);
         transfer.plan.stop(why);
-        if self.run_transfer(id, None) && is_first {
+        if self.run_transfer(id, None) && is_first && is_open {
             self.arm(id, now + DRAIN_MAX);
         }
     }
