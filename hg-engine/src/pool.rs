@@ -12,7 +12,8 @@
 //!
 //! # Shares
 //! [`Queues`] serves the origins in turn. An origin has at most as many threads as are still to be had, so there is one left for
-//! the next origin: alone it has half of the limit, beside another one a third.
+//! the next origin: alone it has half of the limit, beside another one a third. The engine's own jobs may have all of them: pieces of
+//! transfers, one of each peer at a time, and memory to be given back.
 //! A job that holds on to what others need, as long as it waits for a thread, is announced first ([`Pool::announce`]).
 //!
 //! # No thread to be had

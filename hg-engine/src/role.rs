@@ -353,7 +353,7 @@ impl Port {
     /// Ends everything: open calls fail, handlers are told, peers see the connection close.
     pub(crate) fn close(self: &Arc<Self>) {
         // A handler that drops the last handle runs inside the round of whoever has the role.
-        let role = if is_in_handler() { None } else { self.wait_for_role(None) };
+        let role = if is_in_handler() { None } else { self.role_to_close() };
         let (role, state) = match role {
             Some((role, state)) => (Some(role), Some(state)),
             None => (None, self.enter_state()),

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    io,
     pin::pin,
     sync::{
         Arc, Mutex, OnceLock,
@@ -15,7 +16,10 @@ use std::{
 };
 
 use hg_bulk::{Descriptor as Lent, TransferError};
-use hg_engine::{Builder, Bulk, CallOptions, Engine, Peer, Progress, Request};
+use hg_engine::{
+    Builder, Bulk, CallOptions, Engine, Peer, Progress, Request,
+    platform::{Job, Machine, Platform, Spawned, Thread},
+};
 use hg_macros::rpc;
 use hg_na::{Address, Begun, Context as Transport, Error, Memory, Mover, Rights, Transit};
 use hg_na_conformance::{
@@ -104,8 +108,13 @@ struct Pair {
 
 impl Pair {
     fn new(progress: Progress) -> Self {
+        Self::on(Arc::new(Machine::default()), progress)
+    }
+
+    fn on(platform: Arc<dyn Platform>, progress: Progress) -> Self {
         let (plugin, watched) = (Mem::default(), Watched::default());
         let user = Builder::new()
+            .platform(platform)
             .progress(progress)
             .plugin(Layered::new(plugin.clone(), watched.clone()))
             .eager_max(0);
@@ -246,6 +255,54 @@ fn an_engine_is_closed_while_a_piece_takes_long() {
     let pulling = pair.owner.call(pulled, &there, (lent.descriptor(),));
     hear(&is_at_it);
     pair.user.close();
+    assert!(pulling.wait().is_err());
+    drop(go_on);
+}
+
+/// The machine, without any thread but those that make progress.
+#[derive(Debug, Default)]
+struct NoThread(Machine);
+
+impl Platform for NoThread {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn process(&self) -> u32 {
+        self.0.process()
+    }
+
+    fn spawn(&self, name: String, job: Job) -> io::Result<Spawned> {
+        if name.starts_with("hg-progress") {
+            return self.0.spawn(name, job);
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn current(&self) -> Thread {
+        self.0.current()
+    }
+
+    fn park(&self) {
+        self.0.park();
+    }
+
+    fn park_timeout(&self, limit: Duration) {
+        self.0.park_timeout(limit);
+    }
+}
+
+#[test]
+fn an_engine_without_threads_is_closed_while_a_piece_takes_long() {
+    let pair = Pair::on(Arc::new(NoThread::default()), Progress::Background);
+    let (is_at_it, go_on) = hold_up(&pair.watched);
+    serve_pulls(&pair.user);
+    let there = pair.owner.lookup(pair.user.address()).unwrap();
+    let lent = pair.owner.expose(pattern(MIB), Rights::READ).unwrap();
+    let pulling = pair.owner.call(pulled, &there, (lent.descriptor(),));
+    hear(&is_at_it);
+    pair.user.close();
+    assert_eq!(pair.moved(), 0, "closing has waited for the piece");
     assert!(pulling.wait().is_err());
     drop(go_on);
 }

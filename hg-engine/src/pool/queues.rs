@@ -104,7 +104,8 @@ impl Queues {
             // Each that was announced takes one more, and is to find one more.
             let is_due = matches!(queue.entries.front(), Some(Entry::Due(_)));
             let kept = if is_due { 0 } else { 2 * queue.announced };
-            if queue.busy + kept >= free {
+            // The engine's own jobs keep nobody else's peer from anything.
+            if origin != Origin::Engine && queue.busy + kept >= free {
                 self.turn.push_back(origin);
                 passed += 1;
                 continue;
@@ -253,6 +254,17 @@ mod tests {
         }
         let busy = |origin| queues.origins[&origin].busy;
         assert!(busy(peer(1)).abs_diff(busy(peer(2))) <= 1, "{} {}", busy(peer(1)), busy(peer(2)));
+    }
+
+    #[test]
+    fn the_engines_own_jobs_have_every_thread_if_nobody_else_waits() {
+        let mut queues = Queues::default();
+        fill(&mut queues, Origin::Engine, 10);
+        assert_eq!(started(&mut queues, 4), [Origin::Engine; 4]);
+        fill(&mut queues, peer(1), 2);
+        queues.end(Origin::Engine);
+        queues.end(Origin::Engine);
+        assert_eq!(started(&mut queues, 4), [Origin::Engine, peer(1)]);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //!
 //! Of one peer one piece is moved at a time ([`hg_core::operations`]): a peer whose memory is not there holds one thread up. The pool is
 //! not that of the handlers, which wait for pieces. Where threads are not to be had for long, the engine stands still until a piece
-//! that waits has ended.
+//! that waits has ended; whoever closes it waits for none.
 
 use std::{
     sync::{
@@ -44,7 +44,9 @@ const IDLE_TICKS: u32 = 40;
 #[derive(Debug, Default)]
 pub(crate) struct Movers {
     running: AtomicUsize,
-    /// How many have ended.
+    /// Those of the pool, and those that are moved with the role in hand where there is no thread.
+    apart: AtomicUsize,
+    /// How many have ended of the first ones.
     ended: AtomicUsize,
     has_stand_in: AtomicBool,
 }
@@ -52,7 +54,12 @@ pub(crate) struct Movers {
 impl Movers {
     /// Whether one is under way. Whoever is in it may be so for long.
     pub(crate) fn any(&self) -> bool {
-        self.running.load(Ordering::SeqCst) > 0
+        self.running.load(Ordering::SeqCst) > 0 || self.any_apart()
+    }
+
+    /// Whether one is under way by which the role may be held up.
+    pub(crate) fn any_apart(&self) -> bool {
+        self.apart.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -72,8 +79,15 @@ impl Port {
         let taken = Taken { port: Arc::clone(self), moving: Some(moving) };
         match is_here.then(|| self.begin_moving()).flatten() {
             Some(running) => taken.run(Some((role, running))),
-            None => self.shared.movers.add(Origin::Engine, Box::new(move || taken.run(None))),
+            None => self.shared.movers.add(Origin::Engine, Box::new(move || taken.run_apart())),
         }
+    }
+
+    /// The role, to close the engine; `None`: whoever has it is held up by a piece, or this is a forked child.
+    pub(crate) fn role_to_close(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
+        // The engine closes already, so no piece begins that is not counted yet.
+        let limit = self.movers.any_apart().then(|| self.now() + TICK);
+        self.wait_for_role(limit)
     }
 
     /// Waits a moment for the pieces that are being moved; says whether all have ended.
@@ -142,7 +156,18 @@ struct Taken {
 }
 
 impl Taken {
-    /// Moves it, without the role.
+    /// Moves it in a thread of the pool, or, where there is none, in one that has the role and keeps it.
+    fn run_apart(self) {
+        let port = Arc::clone(&self.port);
+        port.movers.apart.fetch_add(1, Ordering::SeqCst);
+        // SeqCst: as in `begin_moving`.
+        if !port.closing.load(Ordering::SeqCst) {
+            self.run(None);
+        }
+        port.movers.apart.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Moves it; where this thread has the role, without that.
     fn run(mut self, role: Option<(&mut Role<'_>, Running<'_>)>) {
         let port = Arc::clone(&self.port);
         let (Some(mut state), Some(moving)) = (port.enter_state(), &self.moving) else { return };
