@@ -1,6 +1,7 @@
 //! An end with all its channels: drives the state machines over a context of a transport, and over the inboxes of this process.
 
 mod arriving;
+mod closing;
 mod leaving;
 mod link;
 
@@ -18,7 +19,7 @@ use crate::{
     error::Error,
     near::Near,
     outgoing::{Pool, When},
-    wire::{HEADER, RECORD},
+    wire::{HEADER, Positions, RECORD},
 };
 
 /// Who is where, and how ends of one job know one another.
@@ -101,14 +102,16 @@ pub struct Stats {
 struct Connection {
     link: u32,
     state: State,
+    /// Something has come by it.
+    is_heard: bool,
 }
 
 /// What becomes of a connection that is idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// This side has said that it uses it no more. The other side may close it, or go on.
-    Left,
+    /// This side has said that it uses it no more, being so far. The other side may close it, or go on.
+    Left(Positions),
     /// This side has closed it; the transport has not said yet that it is gone.
     Forgotten,
 }
@@ -139,6 +142,8 @@ pub struct Port<N> {
     owing: Vec<u32>,
     due: Vec<N>,
     ended: Vec<Event<'static, N>>,
+    /// Links that end as soon as a round finds nothing, or after so many rounds.
+    ending: Vec<(u32, u32)>,
     idle_at: Option<Instant>,
     stats: Stats,
 }
@@ -180,6 +185,7 @@ impl<N> Port<N> {
             owing: Vec::new(),
             due: Vec::new(),
             ended: Vec::new(),
+            ending: Vec::new(),
             idle_at: None,
             stats: Stats::default(),
         }
@@ -331,10 +337,10 @@ impl<N> Port<N> {
             && self.due.is_empty()
     }
 
-    /// Whether everything that was written has left this port.
+    /// Whether everything that was written has left this port, or is known not to leave.
     #[must_use]
     pub fn is_flushed(&self) -> bool {
-        self.links.iter().all(|link| !link.out.is_waiting())
+        self.ending.is_empty() && self.links.iter().all(|link| !link.out.is_waiting())
     }
 
     /// Whether every message that was accepted has left the transport, too: see [`Context::flush`].
@@ -385,10 +391,13 @@ impl<N> Port<N> {
         self.due.drain(..).chain(to_come).collect()
     }
 
-    /// The connection with this end is kept, though idle, until [`Port::let_go`] was called as often: its death is to be heard of.
+    /// There is a connection with this end, though it may be idle, until [`Port::let_go`] was called as often: its death is to be heard of.
     pub fn keep(&mut self, end: u32) {
-        if let Ok(at) = self.link_to(end) {
-            self.links[at as usize].kept += 1;
+        let Ok(at) = self.link_of(end) else { return };
+        let link = &mut self.links[at as usize];
+        link.kept += 1;
+        if matches!(link.way, Way::None) {
+            self.push(at);
         }
     }
 

@@ -17,6 +17,7 @@
 //! | | control message, which may overtake that | as `Hello` |
 //! | `Leave` | control message: the sender would close this idle connection | lower half of: written (4), consumed (4) |
 //! | `Left` | control message: whoever sends it uses this connection no more, if nothing was sent meanwhile | the same |
+//! | `Stay` | control message, the answer to a `Left` after which it is wanted again: whoever sends it goes on using it | that of the `Left` |
 //!
 //! # A record
 //! | offset | size | field | meaning |
@@ -36,8 +37,26 @@ pub(crate) const HEADER: usize = 8;
 pub const RECORD: usize = 8;
 /// Bytes of a `Hello` or a `Consumed`.
 pub(crate) const SIGNED: usize = HEADER + 24;
-/// Bytes of a `Leave` or a `Left`.
+/// Bytes of a `Leave`, a `Left` or a `Stay`.
 pub(crate) const LEAVE: usize = HEADER + 8;
+
+/// Lower halves of where an end is with both streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Positions {
+    pub(crate) written: u32,
+    pub(crate) consumed: u32,
+}
+
+impl Positions {
+    pub(crate) fn write(self, into: &mut [u8; LEAVE]) {
+        into[HEADER..][..4].copy_from_slice(&self.written.to_le_bytes());
+        into[HEADER + 4..].copy_from_slice(&self.consumed.to_le_bytes());
+    }
+
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Broken> {
+        Ok(Self { written: word(bytes, HEADER)?, consumed: word(bytes, HEADER + 4)? })
+    }
+}
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +66,7 @@ pub(crate) enum Kind {
     Consumed = 3,
     Leave = 4,
     Left = 5,
+    Stay = 6,
 }
 
 /// The header of a message, as it was claimed.
@@ -73,6 +93,7 @@ impl Header {
             3 => Kind::Consumed,
             4 => Kind::Leave,
             5 => Kind::Left,
+            6 => Kind::Stay,
             _ => return Err(Broken::Kind),
         };
         Ok(Self { kind, asks: word & 0x100 != 0, consumed: upper_half(word) })
@@ -175,7 +196,14 @@ mod tests {
 
         #[test]
         fn a_header_is_read_as_it_was_written(asks: bool, consumed: u32) {
-            for kind in [Kind::Hello, Kind::Records, Kind::Consumed, Kind::Leave, Kind::Left] {
+            for kind in [
+                Kind::Hello,
+                Kind::Records,
+                Kind::Consumed,
+                Kind::Leave,
+                Kind::Left,
+                Kind::Stay,
+            ] {
                 let (header, mut bytes) = (Header { kind, asks, consumed }, [0; HEADER]);
                 header.write(&mut bytes);
                 prop_assert_eq!(Header::read(&bytes).unwrap(), header);

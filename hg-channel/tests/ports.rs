@@ -2,102 +2,18 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+#[expect(dead_code, reason = "a part of it is needed here")]
+mod world;
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use hg_channel::{Batch, Directory, Error, Event, Limits, Near, Port, When, next_record};
-use hg_na::{Address, Domain, Error as NaError, Op, OpenOptions, Plugin};
+use hg_na::{Address, Error as NaError, Op, OpenOptions, Plugin};
 use watchdog::Watchdog;
-
-/// Ends of separate domains, as if each were a process of its own, stepped in turn by one thread.
-struct World {
-    ports: Vec<Option<Port<u64>>>,
-    /// Per end: (sender, tag, length) of what was consumed.
-    consumed: Vec<Vec<(u32, u32, usize)>>,
-    told: Vec<Vec<u64>>,
-    gone: Vec<Vec<(u32, Vec<u64>)>>,
-    /// Blocks that wait to be consumed.
-    waiting: Vec<Vec<hg_channel::Kept>>,
-    is_lazy: bool,
-}
-
-const TOKEN: [u8; 16] = [9; 16];
-
-impl World {
-    fn new(plugin: &dyn Plugin, url: &str, ends: u32, limits: Limits) -> Self {
-        let domains: Vec<Arc<dyn Domain>> = (0..ends)
-            .map(|_| plugin.open(&Address::new(url).unwrap(), &OpenOptions::listening()).unwrap())
-            .collect();
-        let contexts: Vec<_> = domains.iter().map(|domain| domain.context(0).unwrap()).collect();
-        let addresses = contexts.iter().map(|it| it.address().clone()).collect();
-        let directory = Arc::new(Directory::new(TOKEN, addresses));
-        let ports = contexts.into_iter().zip(0..).map(|(context, end)| {
-            Some(Port::new(end, context, Arc::clone(&directory), Near::new(end, 1), limits))
-        });
-        let count = ends as usize;
-        Self {
-            ports: ports.collect(),
-            consumed: vec![Vec::new(); count],
-            told: vec![Vec::new(); count],
-            gone: vec![Vec::new(); count],
-            waiting: (0..count).map(|_| Vec::new()).collect(),
-            is_lazy: false,
-        }
-    }
-
-    fn port(&mut self, end: u32) -> &mut Port<u64> {
-        self.ports[end as usize].as_mut().unwrap()
-    }
-
-    fn write(&mut self, from: u32, to: u32, tag: u32, len: usize) -> Result<(), Error> {
-        self.port(from).record(to, tag, len, 1 << 20).map(|room| room.fill(7))
-    }
-
-    fn round(&mut self) {
-        for at in 0..self.ports.len() {
-            self.step(at, Instant::now());
-        }
-    }
-
-    /// What one end does once; whether anything moved.
-    fn step(&mut self, at: usize, now: Instant) -> bool {
-        let Some(port) = self.ports[at].as_mut() else { return false };
-        let mut batch = Batch::default();
-        let moved = port.advance(now, &mut batch).unwrap();
-        while let Some(event) = port.next(&mut batch) {
-            match event {
-                Event::Block(block) => self.waiting[at].push(block.keep()),
-                Event::Gone { end, notices, .. } => self.gone[at].push((end, notices)),
-                other => panic!("{other:?}"),
-            }
-        }
-        if !self.is_lazy {
-            for mut block in self.waiting[at].drain(..) {
-                let block = block.arrived();
-                let mut bytes = block.bytes();
-                while let Some(record) = next_record(&mut bytes).unwrap() {
-                    self.consumed[at].push((block.from(), record.tag, record.bytes.len()));
-                }
-                port.consumed(block);
-            }
-        }
-        port.acknowledge();
-        port.flush_all();
-        while let Some(notice) = port.due() {
-            self.told[at].push(notice);
-        }
-        moved
-    }
-
-    fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
-        watchdog::until(what, || {
-            self.round();
-            holds(self)
-        });
-    }
-}
+use world::{TOKEN, World};
 
 /// Records of all lengths from each end to each other one.
 fn all_to_all(plugin: &dyn Plugin, url: &str) {
@@ -402,6 +318,77 @@ fn a_connection_that_goes_on(plugin: &dyn Plugin, url: &str) {
     assert!(world.port(0).is_flushed() && world.gone.iter().all(Vec::is_empty));
 }
 
+/// An end answers that it uses its connection no more; the other one would hear of its death by then.
+fn a_connection_that_stays(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let idle = Duration::from_millis(1);
+    let mut world = World::new(plugin, url, 2, Limits::default().idle(idle));
+    let start = Instant::now();
+    world.write(0, 1, 0, 8).unwrap();
+    watchdog::until("it is there", || {
+        world.step(0, start);
+        world.step(1, start);
+        world.consumed[1].len() == 1
+    });
+    let mut now = start;
+    watchdog::until("end 0 hears that its connection is idle", || {
+        now += idle;
+        world.step(1, now);
+        world.step(0, start)
+    });
+    world.port(1).keep(0);
+    world.write(0, 1, 1, 8).unwrap();
+    world.port(0).flush_all();
+    assert!(world.port(0).waiting(1) > 0, "it has left the connection");
+    world.until("it goes on", |world| world.consumed[1] == [(0, 0, 8), (0, 1, 8)]);
+    world.ports[0] = None;
+    world.until("its end is told", |world| world.gone[1].len() == 1);
+}
+
+/// Two ends have made a connection each; what one has sent by its own comes before the end of the other one is told.
+fn an_end_of_two_connections(plugin: &dyn Plugin, url: &str) {
+    const COUNT: u32 = 300;
+    for (dies, lives) in [(0, 1), (1, 0)] {
+        let _watchdog = Watchdog::start();
+        let mut world = World::new(plugin, url, 2, Limits::default());
+        for (from, to) in [(0, 1), (1, 0)] {
+            world.write(from, to, 0, 100).unwrap();
+            world.port(from).flush(to);
+        }
+        world.until("both are there", |world| world.consumed.iter().all(|it| it.len() == 1));
+        assert!(world.ports.iter().flatten().all(|it| it.connections() == 2));
+        for tag in 1..COUNT {
+            world.write(dies, lives, tag, 100).unwrap();
+        }
+        watchdog::until("all has left", || {
+            world.step(dies as usize, Instant::now());
+            world.port(dies).is_flushed() && world.port(dies).is_sent()
+        });
+        world.ports[dies as usize] = None;
+        world.until("its end is told", |world| world.gone[lives as usize].len() == 1);
+        let got = world.consumed[lives as usize].iter().map(|it| it.1);
+        assert!(got.eq(0..COUNT), "end {dies} had sent more");
+    }
+}
+
+/// Its death is to be heard of, but it makes no progress, so that there is no connection with it.
+fn an_end_that_is_late(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let mut world = World::new(plugin, url, 2, Limits::default());
+    world.port(0).keep(1);
+    let mut now = Instant::now();
+    // Longer than a connection may take.
+    for _ in 0..500 {
+        now += Duration::from_millis(500);
+        world.step(0, now);
+    }
+    assert!(world.gone[0].is_empty(), "it is there");
+    world.write(0, 1, 0, 8).unwrap();
+    world.until("it has come", |world| world.consumed[1].len() == 1);
+    world.ports[1] = None;
+    world.until("its end is told", |world| world.gone[0].len() == 1);
+}
+
 #[test]
 fn a_record_for_an_end_of_this_process_that_turns_out_to_be_gone_is_refused() {
     let url = Address::new("sm://").unwrap();
@@ -486,6 +473,9 @@ macro_rules! suite {
             suite!(@ $plugin, $url, an_end_that_is_gone_is_named_and_the_others_go_on, an_end);
             suite!(@ $plugin, $url, an_idle_connection_is_closed_and_made_again, an_idle_connection);
             suite!(@ $plugin, $url, what_was_written_to_a_connection_that_was_left_goes_on_with_it, a_connection_that_goes_on);
+            suite!(@ $plugin, $url, a_connection_that_was_left_is_gone_on_with_where_it_is_wanted, a_connection_that_stays);
+            suite!(@ $plugin, $url, what_an_end_has_sent_by_one_connection_comes_before_it_is_gone_by_another_one, an_end_of_two_connections);
+            suite!(@ $plugin, $url, an_end_that_makes_no_progress_is_not_gone_while_there_is_nothing_to_tell_it, an_end_that_is_late);
             suite!(@ $plugin, $url, who_does_not_know_the_token_is_not_heard, a_stranger);
             suite!(@ $plugin, $url, who_breaks_the_rules_is_gone, a_liar);
         }

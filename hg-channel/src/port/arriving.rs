@@ -2,17 +2,14 @@
 
 use std::time::Instant;
 
-use hg_na::{Completion, Done, Error as NaError, GoneReason, Message, Op, Peer, QUIET, Returned};
+use hg_na::{Completion, Done, Error as NaError, GoneReason, Message, Peer, QUIET, Returned};
 
-use super::{
-    Connection, Port, State, Way,
-    leaving::{TRANSFER, positions},
-};
+use super::{Connection, Port, State, Way, leaving::TRANSFER};
 use crate::{
     error::{Broken, Error},
     near::Parcel,
     outgoing::Block,
-    wire::{HEADER, Header, Kind, SIGNED, half, header_of, word},
+    wire::{HEADER, Header, Kind, Positions, SIGNED, half, header_of, word},
 };
 
 /// What a port's owner is told.
@@ -211,6 +208,9 @@ impl<N> Port<N> {
         if !moved && self.idle_at.is_none_or(|at| at <= now) {
             self.look_for_idle(now);
         }
+        if !self.ending.is_empty() {
+            moved |= self.end_those_ending(!moved);
+        }
         self.trust = if moved { 0 } else { self.trust.saturating_sub(1) };
         self.glimpses = match batch.completions.len() {
             0 if self.trust > 0 => GLIMPSES,
@@ -287,13 +287,13 @@ impl<N> Port<N> {
         };
         let at = match self.latest {
             Some((peer, at)) if peer == from => at,
-            _ => match self.connections.get(&from) {
-                Some(connection) if connection.state == State::Left => {
-                    let at = connection.link;
-                    self.go_on(from, at);
-                    at
+            _ => match self.connections.get_mut(&from) {
+                Some(&mut Connection { link, state: State::Left(_), .. }) => {
+                    self.go_on(from, link);
+                    link
                 }
                 Some(connection) => {
+                    connection.is_heard = true;
                     self.latest = Some((from, connection.link));
                     connection.link
                 }
@@ -348,12 +348,13 @@ impl<N> Port<N> {
         };
         let at = match self.latest {
             Some((peer, at)) if peer == from => at,
-            _ => match self.connections.get(&from) {
-                Some(&Connection { link, state }) => {
-                    if state == State::Open {
-                        self.latest = Some((from, link));
+            _ => match self.connections.get_mut(&from) {
+                Some(connection) => {
+                    connection.is_heard = true;
+                    if connection.state == State::Open {
+                        self.latest = Some((from, connection.link));
                     }
-                    link
+                    connection.link
                 }
                 None => return self.broken(from, Broken::Hello),
             },
@@ -366,6 +367,9 @@ impl<N> Port<N> {
         let is_known = self.connections.contains_key(&from);
         let signer = self.signer(message.as_slice()).filter(|_| kind == Kind::Hello && !is_known);
         let Some(at) = signer else { return self.broken(from, Broken::Hello) };
+        if self.connections.values().filter(|it| it.link == at).count() >= CONNECTIONS_MAX {
+            return self.broken(from, Broken::Hello);
+        }
         let link = &mut self.links[at as usize];
         match link.way {
             // It came back, under a number whose calls have failed already; or it lies.
@@ -373,7 +377,7 @@ impl<N> Port<N> {
             Way::None => link.way = Way::Peer(from),
             Way::Peer(_) => {}
         }
-        self.connections.insert(from, Connection { link: at, state: State::Open });
+        self.set_state(from, at, State::Open);
         self.push(at);
         None
     }
@@ -400,7 +404,11 @@ impl<N> Port<N> {
             Completion::Room { peer } => {
                 if let Some(Connection { link, .. }) = self.connections.get(&peer) {
                     let at = *link;
-                    self.links[at as usize].is_blocked = false;
+                    let link = &mut self.links[at as usize];
+                    link.is_blocked = false;
+                    if let Some((_, left)) = link.stays.take_if(|it| it.0 == peer) {
+                        self.stay(peer, at, left);
+                    }
                     self.acknowledge_one(at);
                     self.push(at);
                 }
@@ -436,90 +444,38 @@ impl<N> Port<N> {
             Ok(header) => header,
             Err(broken) => return self.broken(from, broken),
         };
-        let known = self.connections.get(&from).map(|connection| connection.link);
+        let known = self.connections.get_mut(&from).map(|connection| {
+            connection.is_heard = true;
+            connection.link
+        });
         // Without a signature it is heard once its sender's greeting is, which it may have overtaken.
         let at = known.or_else(|| self.signer(bytes))?;
         if !self.heard(at, header.consumed) {
             return self.broken(from, Broken::Consumed);
         }
-        let is_forgotten =
-            self.connections.get(&from).is_none_or(|it| it.state == State::Forgotten);
-        match header.kind {
-            Kind::Consumed => {}
+        let state = self.connections.get(&from).map_or(State::Forgotten, |it| it.state);
+        match (header.kind, state) {
+            (Kind::Consumed, _) => {}
             // Both sides have proposed it at once, and this one is done.
-            Kind::Leave | Kind::Left if is_forgotten => {}
-            Kind::Leave => self.asked_to_leave(from, at, bytes),
-            Kind::Left if self.is_at(at, bytes) => {
-                self.forget_idle(from, at, State::Forgotten);
-                self.context.forget(from);
-                self.stats.reclaimed += 1;
+            (Kind::Leave | Kind::Left, State::Forgotten) => {}
+            (Kind::Leave, State::Open) => self.asked_to_leave(from, at, bytes),
+            // It has said so already.
+            (Kind::Leave, State::Left(_)) => {}
+            // Neither side sends by it any more, whatever both have written since.
+            (Kind::Left, State::Left(_)) => self.close_left(from, at),
+            (Kind::Left, State::Open) if self.is_at(at, bytes) => self.close_left(from, at),
+            (Kind::Left, State::Open) => match Positions::read(bytes) {
+                Ok(left) => self.stay(from, at, left),
+                Err(broken) => return self.broken(from, broken),
+            },
+            // Unless it answers an earlier one, after which this side has gone on anyway.
+            (Kind::Stay, State::Left(said)) if Positions::read(bytes) == Ok(said) => {
+                self.go_on(from, at);
             }
-            Kind::Left => {}
-            Kind::Hello | Kind::Records => return self.broken(from, Broken::Kind),
+            (Kind::Stay, _) => {}
+            (Kind::Hello | Kind::Records, _) => return self.broken(from, Broken::Kind),
         }
         None
-    }
-
-    /// Whether nothing is on its way, and both streams are still where the other side says that they are.
-    fn is_at(&self, at: u32, bytes: &[u8]) -> bool {
-        let link = &self.links[at as usize];
-        link.is_quiet()
-            && word(bytes, HEADER) == Ok(link.incoming.consumed())
-            && word(bytes, HEADER + 4) == Ok(link.out.written())
-    }
-
-    /// The other side would close an idle connection.
-    fn asked_to_leave(&mut self, from: Peer, at: u32, bytes: &[u8]) {
-        if !self.is_at(at, bytes) {
-            return;
-        }
-        let message = positions(Kind::Left, &self.links[at as usize]);
-        let op = Op::SendControl { to: from, message };
-        if self.context.post(QUIET | u64::from(at), op).is_ok() {
-            self.links[at as usize].incoming.tell();
-            self.forget_idle(from, at, State::Left);
-        }
-    }
-
-    /// The other side has sent something after all: the connection is as good as before.
-    fn go_on(&mut self, peer: Peer, at: u32) {
-        self.connections.insert(peer, Connection { link: at, state: State::Open });
-        let link = &mut self.links[at as usize];
-        if matches!(link.way, Way::None) {
-            link.way = Way::Peer(peer);
-        }
-        // What was written meanwhile has waited for the end of this connection, which is not to come now.
-        self.push(at);
-    }
-
-    /// This side sends by this connection no more.
-    fn forget_idle(&mut self, peer: Peer, at: u32, state: State) {
-        self.latest = None;
-        self.connections.insert(peer, Connection { link: at, state });
-        let link = &mut self.links[at as usize];
-        if matches!(link.way, Way::Peer(way) if way == peer) {
-            let mut open =
-                self.connections.iter().filter(|(_, it)| it.link == at && it.state == State::Open);
-            link.way = open.next().map_or(Way::None, |(other, _)| Way::Peer(*other));
-            link.is_blocked = false;
-        }
-    }
-
-    fn gone(&mut self, peer: Peer, reason: GoneReason) {
-        self.latest = None;
-        let Some(connection) = self.connections.remove(&peer) else { return };
-        let at = connection.link;
-        let was_agreed = match connection.state {
-            State::Open => false,
-            State::Left => reason == GoneReason::Closed,
-            State::Forgotten => true,
-        };
-        if was_agreed {
-            // What was written meanwhile has waited for this.
-            self.push(at);
-        } else {
-            self.end_link(at, reason);
-        }
     }
 
     #[inline]
@@ -564,6 +520,8 @@ impl Sender {
 
 const _: () = assert!(half(1 << 32) == 0);
 
+/// Connections with one end: each side makes one, beside those that are being closed.
+const CONNECTIONS_MAX: usize = 8;
 /// Glimpses between two rounds that have found nothing, ...
 const GLIMPSES: u8 = 4;
 /// ... and such rounds since a glimpse has found something, after which there is one between two.

@@ -9,7 +9,7 @@ use crate::{
     error::{Broken, Error},
     near::Parcel,
     outgoing::Block,
-    wire::{HEADER, Header, Kind, LEAVE, SIGNED},
+    wire::{HEADER, Header, Kind, SIGNED},
 };
 
 /// A bit of the tokens of transfers; the others are the caller's.
@@ -36,7 +36,7 @@ impl<N> Port<N> {
     #[cold]
     pub(super) fn connect(&mut self, at: u32) -> Result<(), Error> {
         let link = &self.links[at as usize];
-        if !matches!(link.way, Way::None) {
+        if !matches!(link.way, Way::None) || link.ending.is_some() {
             return Ok(());
         }
         let peer = self.context.lookup(&self.directory.addresses[link.end as usize])?;
@@ -47,7 +47,8 @@ impl<N> Port<N> {
         let op = Op::SendUnexpected { to: peer, message: self.signed(Kind::Hello, 0) };
         self.context.post(QUIET | u64::from(at), op).map_err(|refused| refused.error)?;
         self.links[at as usize].way = Way::Peer(peer);
-        self.connections.insert(peer, Connection { link: at, state: State::Open });
+        let connection = Connection { link: at, state: State::Open, is_heard: false };
+        self.connections.insert(peer, connection);
         Ok(())
     }
 
@@ -57,12 +58,15 @@ impl<N> Port<N> {
         match link.way {
             Way::Near => self.hand_over(at),
             Way::Peer(peer) if !link.is_blocked => self.send(at, peer),
-            Way::None if link.out.is_waiting() => {
-                let connected = self.connect(at).is_ok();
-                if connected && let Way::Peer(peer) = self.links[at as usize].way {
-                    self.send(at, peer);
+            Way::None if link.is_wanted() => match self.connect(at) {
+                Ok(()) => {
+                    if let Way::Peer(peer) = self.links[at as usize].way {
+                        self.send(at, peer);
+                    }
                 }
-            }
+                // Nothing else would tell whoever waits.
+                Err(error) => self.end_link(at, GoneReason::Exhausted(error.to_string().into())),
+            },
             Way::Peer(_) | Way::None | Way::Gone(_) => {}
         }
     }
@@ -299,43 +303,9 @@ impl<N> Port<N> {
         self.ended.push(Event::Gone { end, reason, notices });
     }
 
-    /// Proposes to close connections over which nothing has gone since the last time.
-    #[cold]
-    pub(super) fn look_for_idle(&mut self, now: std::time::Instant) {
-        self.idle_at = Some(now + self.limits.idle);
-        for (peer, connection) in &self.connections {
-            let link = &mut self.links[connection.link as usize];
-            if connection.state != State::Open
-                || link.is_active
-                || link.out.is_waiting()
-                || link.kept > 0
-            {
-                continue;
-            }
-            let op = Op::SendControl { to: *peer, message: positions(Kind::Leave, link) };
-            // Refused, it is proposed again later.
-            if self.context.post(QUIET | u64::from(connection.link), op).is_ok() {
-                link.incoming.tell();
-            }
-        }
-        for link in &mut self.links {
-            link.is_active = false;
-        }
-    }
-
     /// Ends the wait of this port's owner, from any thread.
     #[must_use]
     pub fn waiter(&self) -> Arc<dyn hg_na::Waiter> {
         Arc::clone(&self.waiter)
     }
-}
-
-/// A message that says where both streams of a link are.
-pub(super) fn positions<N>(kind: Kind, link: &Link<N>) -> Message {
-    let mut bytes = [0; LEAVE];
-    let consumed = link.incoming.consumed();
-    Header { kind, asks: false, consumed }.write(&mut bytes);
-    bytes[HEADER..][..4].copy_from_slice(&link.out.written().to_le_bytes());
-    bytes[HEADER + 4..][..4].copy_from_slice(&consumed.to_le_bytes());
-    Message::copied(&bytes)
 }

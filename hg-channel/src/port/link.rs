@@ -1,8 +1,12 @@
 //! What an end knows of one other end: the stream to it, the stream from it, and the way there.
 
-use hg_na::{GoneReason, Peer};
+use hg_na::{GoneReason, Message, Peer};
 
-use crate::{incoming::Incoming, outgoing::Outgoing};
+use crate::{
+    incoming::Incoming,
+    outgoing::Outgoing,
+    wire::{Header, Kind, LEAVE, Positions},
+};
 
 /// How the other end is reached.
 #[derive(Debug)]
@@ -34,6 +38,10 @@ pub(super) struct Link<N> {
     pub(super) kept: u32,
     /// Something has gone since the port has looked for idle ones.
     pub(super) is_active: bool,
+    /// A connection with the other end has ended, and another one has not: what has come by that is heard before the end is.
+    pub(super) ending: Option<GoneReason>,
+    /// By this connection the other end is to be told to go on, as soon as the transport takes it.
+    pub(super) stays: Option<(Peer, Positions)>,
 }
 
 impl<N> Link<N> {
@@ -48,7 +56,28 @@ impl<N> Link<N> {
             is_owing: false,
             kept: 0,
             is_active: true,
+            ending: None,
+            stays: None,
         }
+    }
+
+    /// Where both streams are.
+    pub(super) fn positions(&self) -> Positions {
+        Positions { written: self.out.written(), consumed: self.incoming.consumed() }
+    }
+
+    /// What is said of a connection that is idle.
+    pub(super) fn says(&self, kind: Kind, positions: Positions) -> Message {
+        let mut bytes = [0; LEAVE];
+        let consumed = self.incoming.consumed();
+        Header { kind, asks: false, consumed }.write(&mut bytes);
+        positions.write(&mut bytes);
+        Message::copied(&bytes)
+    }
+
+    /// Whether there is to be a connection.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.out.is_waiting() || self.kept > 0
     }
 
     /// Nothing is on its way in either direction, as far as this side knows, nor wanted to be.
