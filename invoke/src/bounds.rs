@@ -35,6 +35,7 @@ impl Bounds {
         // An empty queue takes one call of any length.
         let calls = queue_max.saturating_add(record_max);
         let results = calls.saturating_add(of_all_roots).saturating_add(queue_max);
+        let results = results.saturating_add(BARRIER_MAX);
         let reasons = results.saturating_add((ANSWERS_MAX * 2 * ANSWER_HEAD) as u64);
         let reads = reasons.saturating_add((UNREAD_MAX * 2 * ANSWER_HEAD) as u64);
         // Each is shorter than the broadcast of which it tells is counted as.
@@ -43,5 +44,7 @@ impl Bounds {
     }
 }
 
+/// Bytes of the barrier's messages, which are never refused: an answer to a report, the beginning of another barrier, and news of a failure, once.
+const BARRIER_MAX: u64 = 3 * 32;
 /// Bytes of broadcasts that each root may have under way in a job of any size.
 const BROADCASTS_LEAST: u64 = 64 * 1024;

@@ -128,6 +128,11 @@ impl Quiet {
         self.group
     }
 
+    /// The barrier has ended, or does not end. Whether the one above was still to answer.
+    pub(crate) fn leave(&mut self) -> bool {
+        std::mem::replace(&mut self.phase, Phase::Outside) == Phase::Reported
+    }
+
     /// The calls made and run that this end has reported last: with those of all others, of that barrier, equally many.
     pub(crate) fn reported_last(&self) -> (u64, u64) {
         self.own

@@ -89,6 +89,8 @@ pub struct Worker {
     quiet: RefCell<Quiet>,
     /// A service thread is inside a barrier.
     is_asked: Cell<bool>,
+    /// A barrier has failed here, and those beside this worker were told.
+    has_failed: Cell<bool>,
     made: Cell<u64>,
     run: Cell<u64>,
     panicked: Cell<u64>,
@@ -134,6 +136,7 @@ impl Worker {
             batch: RefCell::default(),
             quiet: RefCell::new(Quiet::new(me, shape)),
             is_asked: Cell::new(false),
+            has_failed: Cell::new(false),
             node: None,
             services: None,
             made: Cell::new(0),

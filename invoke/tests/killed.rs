@@ -82,6 +82,7 @@ fn process() {
     match when {
         "busy" => killed_in_the_middle(rank, worker),
         "open" => killed_before(rank, worker),
+        "barrier" => killed_before_a_barrier(worker),
         other => panic!("{other}"),
     }
     println!("\nended");
@@ -104,6 +105,18 @@ fn killed_before(rank: u32, worker: Worker) {
     worker.call(Place { thread: 2, ..dead }, spread, (0,)).unwrap();
     worker.call(Place { process: other, ..here }, spread, (0,)).unwrap();
     worker.finish().unwrap();
+}
+
+/// Nor has anybody called it.
+fn killed_before_a_barrier(worker: Worker) {
+    println!("\nbarrier");
+    next_line();
+    let error = worker.quiesce().unwrap_err();
+    assert!(matches!(error, Error::Gone { process: DEAD, .. }), "{error}");
+    // Whoever has noticed it has told the others before it ends.
+    worker.finish().unwrap();
+    println!("\nserved");
+    next_line();
 }
 
 fn killed_in_the_middle(rank: u32, worker: Worker) {
@@ -190,7 +203,7 @@ fn killed(when: &str, url: &str, test: &str) {
     let mut dead = all.remove(DEAD as usize);
     dead.child.kill().unwrap();
     dead.child.wait().unwrap();
-    if when == "open" {
+    if when != "busy" {
         all.iter_mut().for_each(|it| it.tell("go on"));
     }
     all.iter_mut().for_each(|it| drop(it.says("served")));
@@ -210,6 +223,11 @@ fn service_threads_survive_another_process_that_is_killed() {
 #[test]
 fn a_process_that_is_killed_before_it_is_called_holds_nobody_up() {
     over_all("open", "a_process_that_is_killed_before_it_is_called_holds_nobody_up");
+}
+
+#[test]
+fn a_barrier_names_a_process_that_was_killed_before_anybody_has_called_it() {
+    over_all("barrier", "a_barrier_names_a_process_that_was_killed_before_anybody_has_called_it");
 }
 
 fn over_all(when: &str, test: &str) {

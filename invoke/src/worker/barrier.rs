@@ -31,10 +31,24 @@ impl Worker {
         self.wait_until(|| self.take_part())
     }
 
+    /// Those below are to report: that they are gone is heard of, too. The one above is heard of from the report on.
     fn enter(&self, group: Option<u32>) {
         let mut quiet = self.quiet.borrow_mut();
         quiet.enter(group);
         self.send_to(quiet.services(), ENTER, group, [0, 0]);
+        quiet.below().for_each(|end| self.port.borrow_mut().keep(end));
+    }
+
+    /// It has ended, or cannot.
+    fn leave(&self) {
+        let mut quiet = self.quiet.borrow_mut();
+        let mut port = self.port.borrow_mut();
+        quiet.below().for_each(|end| port.let_go(end));
+        if quiet.leave()
+            && let Some(above) = quiet.above()
+        {
+            port.let_go(above);
+        }
     }
 
     /// Asked again and again inside a barrier; an answer ends it.
@@ -55,13 +69,15 @@ impl Worker {
             if let Some(group) = group {
                 self.groups.borrow_mut().settle(group, quiet.reported_last());
             }
+            drop(quiet);
+            self.leave();
             return Some(Ok(()));
         }
         drop(quiet);
-        self.gone.borrow().clone().map(|gone| {
-            self.send_failure(&gone);
-            Err(gone)
-        })
+        let gone = self.gone.borrow().clone()?;
+        self.send_failure(&gone);
+        self.leave();
+        Some(Err(gone))
     }
 
     /// Of a service thread: runs what others call as long as there are workers, and enters each barrier with the first of them. Whether
@@ -94,12 +110,14 @@ impl Worker {
         match tag {
             REPORT if quiet.reported(from, group, words) => {}
             ENTER if is_above && self.is_service() => {
-                quiet.enter(group);
+                drop(quiet);
+                self.enter(group);
                 self.is_asked.set(true);
             }
             AGAIN | DONE if is_above => {
                 if quiet.decided(tag == DONE) {
                     drop(quiet);
+                    self.port.borrow_mut().let_go(from);
                     self.send(if tag == DONE { Out::Done } else { Out::Again });
                 }
             }
@@ -125,6 +143,7 @@ impl Worker {
         match out {
             Out::Report(made, run) => {
                 self.send_to(quiet.above().into_iter(), REPORT, quiet.group(), [made, run]);
+                quiet.above().into_iter().for_each(|end| self.port.borrow_mut().keep(end));
             }
             Out::Again => self.send_to(quiet.below(), AGAIN, None, [0, 0]),
             Out::Done => self.send_to(quiet.below(), DONE, None, [0, 0]),
@@ -132,9 +151,12 @@ impl Worker {
         }
     }
 
-    /// Whoever waits beside this worker in the barrier hears of it, too.
+    /// Whoever waits beside this worker in the barrier hears of it, too. Once: no barrier of theirs ends then.
     #[cold]
     fn send_failure(&self, gone: &Error) {
+        if self.has_failed.replace(true) {
+            return;
+        }
         let process = match gone {
             Error::Gone { process, .. } => u64::from(*process),
             _ => DIFFER,
