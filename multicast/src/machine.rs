@@ -504,7 +504,6 @@ impl<S> Machine<S> {
         if member >= self.members() || self.phase == Phase::Closing {
             return;
         }
-        self.dead.insert(member);
         // The root tells everybody; so does whoever notices, and that was somebody else.
         let is_new = self.config.own == 0 && from != 0;
         self.fail(member, why, is_new);
@@ -514,10 +513,10 @@ impl<S> Machine<S> {
         self.fail(member, &format!("it broke the protocol: {why}"), true);
     }
 
-    /// The group has failed by a member. `tells`: the others hear it from here.
+    /// The group has failed by a member. `tells`: the others hear it from here, that one too: it may live. Not where its end was noticed here.
     fn fail(&mut self, member: u32, why: &str, tells: bool) {
-        self.dead.insert(member);
         if self.is_over() {
+            self.dead.insert(member);
             return;
         }
         let why: String = bounded(why);
@@ -527,6 +526,7 @@ impl<S> Machine<S> {
         if tells {
             self.tell_all(|| Message::Failed { member, why: why.clone() });
         }
+        self.dead.insert(member);
         // Whoever leads the survivors is watched by them all.
         let leader = self.leader();
         if leader != 0 && leader != self.config.own {

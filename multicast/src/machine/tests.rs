@@ -113,6 +113,28 @@ fn a_root_is_watched_from_the_first_and_again_when_it_is_there() {
 }
 
 #[test]
+fn who_is_blamed_and_may_live_is_told_by_whoever_blames_it_and_by_the_root() {
+    let config = |own| Config { own, nodes: vec![0; 3], digest: 0, in_flight: 1, untaken_max: 1 };
+    let told = |own, event: Event<u64>| {
+        let mut machine = Machine::new(config(own), Carried::default());
+        done_by(&mut machine);
+        machine.handle(event);
+        let is_told = |it| match it {
+            Action::Tell { to, message: Message::Failed { .. } } => Some(to),
+            _ => None,
+        };
+        done_by(&mut machine).into_iter().filter_map(is_told).collect::<Vec<_>>()
+    };
+    let why = String::new;
+    let failed = |member| Message::Failed { member, why: why() };
+    assert_eq!(told(1, Event::Wrong { from: 0, why: why() }), [0, 2]);
+    assert_eq!(told(1, Event::Gone { member: 2, why: why() }), [0], "there is nobody");
+    assert_eq!(told(0, Event::Message { from: 1, message: failed(2) }), [1, 2]);
+    let by_others = told(2, Event::Message { from: 1, message: failed(0) });
+    assert!(by_others.is_empty(), "{by_others:?}");
+}
+
+#[test]
 fn whoever_hears_first_who_goes_on_tells_the_others_once() {
     let config = Config { own: 2, nodes: vec![0; 4], digest: 0, in_flight: 1, untaken_max: 1 };
     let mut machine = Machine::<u64>::new(config, Carried::default());

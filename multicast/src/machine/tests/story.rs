@@ -21,6 +21,8 @@ pub(super) struct Story {
     pub(super) stalls: u64,
     /// In a thousand objects: it is refused.
     pub(super) refusals: u64,
+    /// In a thousand blocks that are pulled: it is not what was summed up.
+    pub(super) wrongs: u64,
     pub(super) reforms: bool,
     /// In a thousand processes: it reads and writes blocks on a disk, and slowly.
     pub(super) slow_disks: u64,
@@ -65,6 +67,7 @@ impl Story {
             deaths: vec![],
             stalls: 0,
             refusals: 0,
+            wrongs: 0,
             reforms: false,
             slow_disks: 0,
             loses_words: false,
@@ -107,6 +110,7 @@ impl Story {
             deaths,
             stalls: random.below(2) * random.below(20),
             refusals: faults * random.below(2) * 30,
+            wrongs: faults * random.below(2) * 10,
             reforms: random.below(2) == 1,
             slow_disks: random.below(2) * random.below(1000),
             loses_words: random.below(2) == 1,

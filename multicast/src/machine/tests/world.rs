@@ -88,7 +88,8 @@ pub(super) struct World {
     /// When the disk of each process has done what it was told; `None`: it has none.
     pub(super) disks: Vec<Option<u64>>,
     still_until: Vec<u64>,
-    refusers: Vec<usize>,
+    /// Those that live, and have refused an object, or given a wrong block.
+    to_blame: Vec<usize>,
     lines: Vec<Line>,
     pub(super) groups: Vec<Group>,
     fates: [u64; 4],
@@ -108,7 +109,7 @@ impl World {
             is_alive: vec![true; processes],
             disks: vec![None; processes],
             still_until: vec![0; processes],
-            refusers: vec![],
+            to_blame: vec![],
             lines: vec![],
             groups: vec![],
             fates: [0; 4],
@@ -272,6 +273,12 @@ impl World {
                 self.lines[line].stores.get(&(giver, object)).expect("what was offered is kept");
             let content = store[usize::try_from(block).unwrap()];
             assert_eq!(content, source, "what was offered is there");
+            if self.random.below(1000) < self.story.wrongs {
+                self.groups[group].is_disturbed = true;
+                self.to_blame.push(giver);
+                self.give(group, member, Event::Wrong { from, why: "a wrong sum".to_owned() });
+                return;
+            }
             let own = self.groups[group].processes[member as usize];
             let place = self.lines[line].stores.get_mut(&(own, object));
             // The machine may have failed meanwhile.
@@ -359,7 +366,7 @@ impl World {
             Action::Failed { member: blamed, why } => {
                 let blamed = self.groups[group].processes[blamed as usize];
                 let is_late = self.groups[group].is_disturbed && why.contains("in time");
-                let is_right = !self.is_alive[blamed] || self.refusers.contains(&blamed) || is_late;
+                let is_right = !self.is_alive[blamed] || self.to_blame.contains(&blamed) || is_late;
                 assert!(is_right, "{blamed} is blamed: {why}");
                 self.end(group, member, false);
             }
@@ -426,7 +433,7 @@ impl World {
         assert!(store.is_none(), "each object is asked about once");
         let event = if self.random.below(1000) < self.story.refusals {
             self.groups[group].is_disturbed = true;
-            self.refusers.push(process);
+            self.to_blame.push(process);
             Event::Refused { object, why: "no room".to_owned() }
         } else {
             Event::Ready { object, bytes: size }

@@ -2,16 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on")]
 
+mod checksums;
+mod members;
+
 use std::{sync::Arc, thread};
 
 use hg::{Address, bulk::Rights};
 use hg_multicast::{
-    Blocks, Data, Destination, Error, Group, GroupId, Multicast, Object, Options, Received,
-    schedule::Choice,
+    Blocks, Data, Destination, Error, Group, GroupId, Multicast, Object, Options, schedule::Choice,
 };
 use watchdog::Watchdog;
 
-const URLS: [&str; 2] = ["sm://", "tcp://127.0.0.1"];
+use members::{Members, URLS, bytes, close, options, take};
+
 const ALL: [Choice; 6] = [
     Choice::Auto,
     Choice::Sequential,
@@ -20,61 +23,6 @@ const ALL: [Choice; 6] = [
     Choice::Pipeline,
     Choice::Hybrid,
 ];
-
-/// Plain sockets: what a route would take shared memory for stays on them.
-fn open(url: &str) -> Multicast {
-    let builder = hg::builder();
-    let builder = if url.starts_with("tcp") { builder.setting("routing", "off") } else { builder };
-    Multicast::open(builder, url).unwrap()
-}
-
-struct Members {
-    processes: Vec<Multicast>,
-    addresses: Vec<Address>,
-}
-
-impl Members {
-    fn open(url: &str, count: usize) -> Self {
-        let processes: Vec<_> = (0..count).map(|_| open(url)).collect();
-        let addresses = processes.iter().map(|it| it.address().clone()).collect();
-        Self { processes, addresses }
-    }
-
-    fn group(&self, options: &Options) -> Vec<Group> {
-        self.group_with(options, |_| |_: hg_multicast::Incoming<'_>| Ok(Destination::Allocate))
-    }
-
-    fn group_with<F>(&self, options: &Options, incoming: impl Fn(usize) -> F) -> Vec<Group>
-    where
-        F: FnMut(hg_multicast::Incoming<'_>) -> Result<Destination, String> + Send + 'static,
-    {
-        let id = GroupId::random().unwrap();
-        let join = |(own, it): (usize, &Multicast)| {
-            let (member, options) = (u32::try_from(own).unwrap(), options.clone());
-            it.group(id, &self.addresses, member, options, incoming(own)).unwrap()
-        };
-        self.processes.iter().enumerate().map(join).collect()
-    }
-}
-
-fn options(schedule: Choice, block_size: u64) -> Options {
-    let mut options = Options::default();
-    (options.schedule, options.block_size) = (schedule, Some(block_size));
-    options
-}
-
-fn bytes(seed: usize, size: usize) -> Vec<u8> {
-    (0..size).map(|it| u8::try_from((it * 31 + it / 251 + seed * 7) % 256).unwrap()).collect()
-}
-
-fn take(group: &Group) -> Received {
-    group.receive().wait().unwrap().expect("the group is not closed")
-}
-
-fn close(groups: Vec<Group>) {
-    let closing: Vec<_> = groups.into_iter().map(Group::close).collect();
-    closing.into_iter().for_each(|it| it.wait().unwrap());
-}
 
 #[test]
 fn objects_of_all_sizes_reach_all_by_every_schedule_in_order() {
