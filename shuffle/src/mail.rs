@@ -341,18 +341,25 @@ impl Mail {
         self.room.notify_all();
     }
 
-    /// Hands out messages until it is told to end; returns how many were left. A panic of the callback ends it, too.
-    pub(crate) fn run(&self, me: u32, mut deliver: impl FnMut(Delivery<'_>)) -> Result<u64, u64> {
+    /// Hands out messages until it is told to end; returns how many were left. A panic of the callback ends it, too:
+    /// `on_panic` is called before anything else, so that whoever finds messages gone knows of the failure.
+    pub(crate) fn run(
+        &self,
+        me: u32,
+        mut deliver: impl FnMut(Delivery<'_>),
+        on_panic: impl FnOnce(),
+    ) -> u64 {
         locked(&self.state).thread = Some(thread::current().id());
         let mut done = None;
         while let Some(chunk) = self.next(done.take()) {
             if !deliver_all(&chunk.bytes, me, &mut deliver, &self.delivered.0) {
+                on_panic();
                 self.end(false);
-                return Err(self.clear());
+                break;
             }
             done = Some(chunk);
         }
-        Ok(self.clear())
+        self.clear()
     }
 
     /// Messages delivered, ever.

@@ -57,7 +57,7 @@ pub struct Shuffle {
     inner: Arc<Inner>,
     side: Arc<Side>,
     threads: Vec<JoinHandle<()>>,
-    delivery: Option<JoinHandle<Result<u64, u64>>>,
+    delivery: Option<JoinHandle<u64>>,
 }
 
 /// What a flush waits for. None of them waits for other ranks' flushes: see [`Shuffle::flush_all`].
@@ -310,11 +310,8 @@ impl Shuffle {
         let run = move || {
             let me = inner.routes.me();
             let _inside = inner.overflow.enter();
-            let ended = inner.mail.run(me, deliver);
-            if ended.is_err() {
-                inner.fail_and_tell(me, None, PANICKED.to_owned());
-            }
-            ended
+            let on_panic = || inner.fail_and_tell(me, None, PANICKED.to_owned());
+            inner.mail.run(me, deliver, on_panic)
         };
         let delivery = thread::Builder::new().name("shuffle delivery".to_owned()).spawn(run);
         self.delivery = Some(delivery.map_err(|error| Error::Setup(format!("a thread: {error}")))?);
