@@ -207,27 +207,39 @@ impl Mail {
         message: &Message<'_>,
         count: Option<&AtomicU64>,
     ) -> Result<bool, NotTaken> {
-        let mut state = locked(&self.state);
+        let state = locked(&self.state);
         if state.end.is_some() {
             return Err(NotTaken::Gone);
         }
         if state.inbox.exceeds(self.callback_max) && state.is_here() {
             return Err(NotTaken::Full);
         }
+        Ok(self.put_own(state, message, count, true))
+    }
+
+    /// Puts it in; `may_wait`: for room, if there is none. Whether it lingers.
+    #[inline]
+    fn put_own(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        message: &Message<'_>,
+        count: Option<&AtomicU64>,
+        may_wait: bool,
+    ) -> bool {
         let was_open = state.inbox.is_open();
         let end = state.inbox.push_own(message);
         count.inspect(|count| add_one(count));
         let lingers = state.inbox.is_open() && state.inbox.is_acknowledged(end);
         if lingers && was_open {
-            return Ok(true);
+            return true;
         }
         state.inbox.note_waiting(self.delivered());
         if lingers {
             state.open_since = Some(Instant::now());
         } else {
-            self.push_due(state, end);
+            self.push_due(state, end, may_wait);
         }
-        Ok(lingers)
+        lingers
     }
 
     /// A batch of such messages, to be delivered without waiting for more. `Err`: it was given back, or counted as what is
@@ -248,11 +260,11 @@ impl Mail {
         }
         let end = state.inbox.push_own_chunk(batch);
         state.inbox.note_waiting(self.delivered());
-        self.push_due(state, end);
+        self.push_due(state, end, true);
         Ok(())
     }
 
-    /// The same only if there is room.
+    /// A message of this rank to itself only if there is room, also beyond the limits where nothing waits before it; never waits.
     pub(crate) fn try_push_own(&self, message: &Message<'_>, count: &AtomicU64) -> Option<bool> {
         let mut state = locked(&self.state);
         if state.end.is_some() || !state.inbox.has_room(message) {
@@ -261,17 +273,17 @@ impl Mail {
             self.wake(state);
             return None;
         }
-        drop(state);
-        self.push_own(message, Some(count)).ok()
+        Some(self.put_own(state, message, Some(count), false))
     }
 
-    /// The end of a message that does not linger: its sender waits until half of the room is free, if there is none.
-    fn push_due(&self, mut state: MutexGuard<'_, State>, end: Amount) {
+    /// The end of a message that does not linger: its sender waits until half of the room is free, if there is none and it
+    /// may.
+    fn push_due(&self, mut state: MutexGuard<'_, State>, end: Amount, may_wait: bool) {
         let has_room = state.inbox.is_acknowledged(end);
         if !has_room {
             state.inbox.close();
         }
-        if has_room || state.is_here() {
+        if has_room || !may_wait || state.is_here() {
             return self.wake(state);
         }
         let target = state.inbox.half_free_at(end);

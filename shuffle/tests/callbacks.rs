@@ -11,7 +11,7 @@ use std::sync::{
 };
 
 use common::run;
-use hg_shuffle::{Error, Group as _, Options, Shuffle};
+use hg_shuffle::{Error, Group as _, Options, Shuffle, Shutdown};
 
 /// Something that takes its time to be dropped.
 struct Slow(Receiver<()>);
@@ -51,4 +51,23 @@ fn a_panic_fails_its_rank_for_all_before_what_the_callback_holds_is_dropped() {
         let Err(Error::Failed(failure)) = ended else { panic!("{ended:?}") };
         assert_eq!((failure.rank, failure.why.contains("panicked")), (1, true), "{failure}");
     }
+}
+
+#[test]
+fn a_message_to_oneself_that_is_only_tried_does_not_wait_for_a_callback() {
+    let (release, held) = channel();
+    let held = Mutex::new(Some(held));
+    run("1x1", |group| {
+        let held = held.lock().unwrap().take().unwrap();
+        let mut options = Options::default();
+        options.deliverq_bytes_max = 64;
+        let deliver = move |_: hg_shuffle::Delivery<'_>| held.recv().unwrap();
+        let shuffle = Shuffle::new(&group, "waits", options, deliver).unwrap();
+        // Longer than what is acknowledged before it is delivered, and alone.
+        shuffle.try_enqueue(0, 0, &[0; 100]).unwrap();
+        assert!(matches!(shuffle.try_enqueue(0, 0, &[0; 100]), Err(Error::Again)));
+        release.send(()).unwrap();
+        shuffle.flush_all().unwrap();
+        assert_eq!(shuffle.shutdown(Shutdown::Drain).unwrap(), 0);
+    });
 }
