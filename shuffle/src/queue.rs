@@ -340,8 +340,12 @@ impl<P: Clone + PartialEq> Queue<P> {
         self.urgent
     }
 
-    /// Whether all that was here at [`Queue::flush`] has been acknowledged.
+    /// Whether all that was here at [`Queue::flush`] has been acknowledged. Of what a closed or failed queue has dropped
+    /// nobody can say that.
     pub(crate) fn is_flushed(&self, mark: u64) -> bool {
+        if self.is_failed {
+            return false;
+        }
         let oldest = self.in_flight.iter().map(|batch| batch.number).min();
         oldest.unwrap_or(self.first).min(self.first) >= mark
     }

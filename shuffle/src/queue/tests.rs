@@ -104,6 +104,20 @@ fn a_partial_batch_leaves_by_a_flush_or_after_lingering() {
 }
 
 #[test]
+fn a_failed_hop_that_holds_nothing_more_is_not_flushed() {
+    let now = Instant::now;
+    for sends in [false, true] {
+        let mut queue = Queue::<u32>::new(1, 0);
+        queue.push(&message(b"a"), now);
+        assert_eq!(sends.then(|| queue.poll_batch(now).unwrap().number), sends.then_some(0));
+        let mark = queue.flush();
+        queue.fail(0);
+        assert_eq!(queue.unacknowledged(), 0);
+        assert!(!queue.is_flushed(mark));
+    }
+}
+
+#[test]
 fn what_a_failed_hop_has_not_acknowledged_is_counted_and_its_parents_are_released() {
     let now = Instant::now;
     let mut queue = Queue::new(1, 0);
