@@ -28,6 +28,7 @@ use self::{
 };
 use crate::{
     Error, Options,
+    broadcasts::Broadcasts,
     error::PANICKED,
     hop::{Gone, Hop, Pushed, Shared},
     inbox::{Amount, Chunk},
@@ -83,12 +84,10 @@ pub(crate) struct Inner {
     pub(crate) is_parting: AtomicBool,
     is_closed: AtomicBool,
     pub(crate) settled: Settled,
-    /// Messages sent by this rank to each one; and the number of broadcasts.
+    /// Messages sent by this rank to each one; and of them, what was sent before the last complete `flush_all`.
     pub(crate) sent: Vec<AtomicU64>,
-    pub(crate) broadcasts: AtomicU64,
-    /// Of both, what was sent before the last complete `flush_all`.
     pub(crate) confirmed: Vec<AtomicU64>,
-    pub(crate) confirmed_broadcasts: AtomicU64,
+    pub(crate) broadcasts: Broadcasts,
     /// Copies of broadcasts that were made here.
     pub(crate) copies: AtomicU64,
     pub(crate) linger: Linger,
@@ -174,9 +173,8 @@ impl Inner {
             watch: Mutex::default(),
             settled: Settled::default(),
             sent: counters(),
-            broadcasts: AtomicU64::new(0),
             confirmed: counters(),
-            confirmed_broadcasts: AtomicU64::new(0),
+            broadcasts: Broadcasts::default(),
             copies: AtomicU64::new(0),
             first_hops: table.first_hops(&routes),
             options,
@@ -273,8 +271,7 @@ impl Inner {
         self.check(bytes)?;
         self.give_way_if()?;
         let message = Message { kind, source: self.routes.me(), to: EVERYBODY, bytes };
-        // In doubt from the first copy on.
-        self.broadcasts.fetch_add(1, Ordering::Relaxed);
+        let _under_way = self.broadcasts.begin();
         for hop in self.hops.iter().filter(|hop| hop.lane != Lane::Relay) {
             self.wait_for_lane(hop.lane);
             let pushed = hop.push(&message, None).map_err(|Gone| self.error())?;
@@ -581,7 +578,7 @@ impl Inner {
     /// What this rank has sent, for [`Inner::confirm`].
     pub(crate) fn sent_so_far(&self) -> (Vec<u64>, u64) {
         let sent = self.sent.iter().map(|count| count.load(Ordering::Relaxed)).collect();
-        (sent, self.broadcasts.load(Ordering::Relaxed))
+        (sent, self.broadcasts.over())
     }
 
     /// So much of it has arrived, everywhere.
@@ -589,7 +586,7 @@ impl Inner {
         for (confirmed, sent) in self.confirmed.iter().zip(sent) {
             confirmed.store(*sent, Ordering::Relaxed);
         }
-        self.confirmed_broadcasts.store(*broadcasts, Ordering::Relaxed);
+        self.broadcasts.confirm(*broadcasts);
     }
 
     /// Messages taken in from a rank's queue of this kind.

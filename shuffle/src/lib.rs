@@ -41,6 +41,7 @@
 #![cfg(not(loom))]
 
 mod account;
+mod broadcasts;
 mod error;
 mod hop;
 mod inbox;

@@ -155,8 +155,7 @@ impl Inner {
                 in_doubt += unconfirmed.saturating_sub(here);
             }
         }
-        let broadcasts = load(&self.broadcasts).saturating_sub(load(&self.confirmed_broadcasts));
-        (in_doubt + broadcasts, dropped)
+        (in_doubt + self.broadcasts.in_doubt(), dropped)
     }
 
     /// Whether the way of a message of this rank leads through another one, or ends there.
