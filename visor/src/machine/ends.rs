@@ -87,6 +87,9 @@ impl Switch {
     /// A party has gone, or is to go: what it had sent is delivered, and then its peers are told.
     pub(crate) fn gone(&mut self, party: PartyKey, reason: &GoneReason) {
         let Some(gone) = self.parties.remove(&party) else { return };
+        if gone.is_listed {
+            self.ready.retain(|key| *key != party);
+        }
         match &gone.role {
             Role::Application { name, .. } => {
                 self.names.remove(name);

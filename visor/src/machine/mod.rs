@@ -64,7 +64,7 @@ pub(crate) struct Switch {
     /// Daemons that this side has called.
     nodes: HashMap<Address, PartyKey>,
     last_key: u64,
-    /// Parties with something to be sent.
+    /// Parties with something to be sent; none that is gone.
     ready: VecDeque<PartyKey>,
     effects: VecDeque<Effect>,
     is_draining: bool,

@@ -427,6 +427,11 @@ impl World {
             let a_connection = 2 * (u64::from(WINDOW) + 16 * 512);
             let all = (switch.connections.len() as u64) * a_connection + 64 * 512;
             assert!(switch.bytes() <= all, "{} bytes wait", switch.bytes());
+            let is_there = |key| switch.parties.contains_key(key);
+            assert!(
+                switch.ready.iter().all(is_there),
+                "somebody who is gone is to be sent something"
+            );
         }
     }
 

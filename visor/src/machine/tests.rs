@@ -201,6 +201,23 @@ fn a_name_is_one_application_s_until_it_has_gone() {
 }
 
 #[test]
+fn whoever_is_gone_is_to_be_sent_nothing() {
+    let switch = &mut switch();
+    let alone = switch.arrived(identity(7), QUOTA);
+    switch.handle(alone, Hello { listens: true, name: "alone/0" }.frame());
+    assert!(switch.is_ready(), "it is to be welcomed");
+    switch.gone(alone, &GoneReason::Exited);
+    assert!(!switch.is_ready());
+    // Two that end at once: the first one's end is to be told to the second.
+    let ((a, _), (b, _)) = connected(switch);
+    while switch.next_ready().is_some() {}
+    switch.gone(a, &GoneReason::Exited);
+    assert!(switch.is_ready());
+    switch.gone(b, &GoneReason::Exited);
+    assert!(!switch.is_ready() && switch.connections.is_empty());
+}
+
+#[test]
 fn only_root_and_its_owner_drain_it_and_then_it_takes_nothing_new_and_ends() {
     let switch = &mut switch();
     let ((a, id), (b, b_id)) = connected(switch);
