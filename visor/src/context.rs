@@ -15,7 +15,7 @@ use crate::{
     session::{Event, Session},
     settings::{LIMITS, MESSAGE_MAX},
     shared::Shared,
-    way::{Links, State, Way},
+    way::{Links, State, Way, is_open},
     wire::{self, Header, Kind, next_id},
 };
 
@@ -300,13 +300,11 @@ impl Context for VisorContext {
     }
 
     fn connected(&mut self) -> Vec<Peer> {
-        let open = |link: &&crate::way::Link| link.way.state == State::Open && !link.has_ended();
-        self.links.iter().filter(open).map(|link| link.peer).collect()
+        self.links.iter().filter(|link| is_open(link)).map(|link| link.peer).collect()
     }
 
     fn is_connected(&mut self, peer: Peer) -> bool {
-        let link = self.links.get(peer);
-        link.is_some_and(|link| link.way.state == State::Open && !link.has_ended())
+        self.links.get(peer).is_some_and(is_open)
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {

@@ -6,7 +6,7 @@ use hg_na_link::{Lane, Piece};
 use crate::{
     context::VisorContext,
     settings::{LIMITS, TRANSFERS_MAX},
-    way::{Link, Sort, State},
+    way::{Link, Sort, is_open},
     wire::{HEADER_LEN, Header, Kind},
 };
 
@@ -61,7 +61,7 @@ impl VisorContext {
     /// Lists a peer with something to send.
     pub(crate) fn mark_busy(&mut self, peer: Peer) {
         if let Some(link) = self.links.find(peer)
-            && link.way.state == State::Open
+            && is_open(link)
             && !link.way.is_busy
         {
             link.way.is_busy = true;
@@ -80,7 +80,7 @@ impl VisorContext {
 
     /// The most important frame that can leave.
     fn step(&mut self, peer: Peer) -> Step {
-        let Some(link) = self.links.find(peer).filter(|link| link.way.state == State::Open) else {
+        let Some(link) = self.links.find(peer).filter(|link| is_open(link)) else {
             return Step::Idle;
         };
         if let Some(word) = link.way.returned() {

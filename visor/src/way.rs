@@ -17,6 +17,12 @@ pub(crate) type Link = hg_na_link::Link<Target, Way>;
 /// All of them.
 pub(crate) type Links = hg_na_link::Links<Target, Way>;
 
+/// Whether frames come and go. A peer that has ended, and of whose messages some still wait for admission, is sent nothing: its id may
+/// be another one's by now.
+pub(crate) fn is_open(link: &Link) -> bool {
+    link.way.state == State::Open && !link.has_ended()
+}
+
 /// What a `Data` frame is to the applications: its `lane`.
 ///
 /// | lane | word | body |

@@ -13,6 +13,7 @@ mod sockets;
 mod strangers;
 mod upgrades;
 mod users;
+mod withheld;
 
 use common::{Daemon, echo, engine, length, listening};
 use watchdog::Watchdog;
