@@ -238,9 +238,10 @@ impl Liar {
                 slot.sequence.store(value, Ordering::Relaxed);
             }
             3 => link.own.rings.popped[at % RINGS].0.store(value, Ordering::Relaxed),
-            4 => match at % 3 {
+            4 => match at % 4 {
                 0 => link.own.rings.attention.0.store(value, Ordering::Relaxed),
                 1 => link.own.rings.space_wanted.0.store(value, Ordering::Relaxed),
+                2 => link.own.rings.heed.0.store(value, Ordering::Relaxed),
                 _ => link.theirs.bell.ring(),
             },
             5 => {

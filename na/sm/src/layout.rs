@@ -10,6 +10,7 @@
 //! | 128 | 64 | `attention` | whether the creator looks at the peer's rings, or wants to be rung |
 //! | 192 | 64 | `space_wanted` | whether the creator sleeps until the peer has popped something |
 //! | 256 | 64 | `pins` | regions of the peer that the creator is transferring from or to |
+//! | 448 | 64 | `heed` | 1 while the creator looks at the peer's pins when it takes memory back (`region/pins.rs`) |
 //! | 512 | 3584 | `answers` | expected and control messages, and notes about transfers. All of them are taken at once |
 //! | 4096 | 4096 | `requests` | unexpected messages |
 
@@ -62,7 +63,8 @@ pub(crate) struct Segment {
     pub(crate) attention: Line,
     pub(crate) space_wanted: Line,
     pub(crate) pins: Pins,
-    reserved: [Line; 3],
+    reserved: [Line; 2],
+    pub(crate) heed: Line,
     answers: [Slot; ANSWERS_SLOTS as usize],
     requests: [Slot; REQUESTS_SLOTS as usize],
 }
@@ -85,6 +87,7 @@ const _: () = {
     assert!(offset_of!(Segment, attention) == 128);
     assert!(offset_of!(Segment, space_wanted) == 192);
     assert!(offset_of!(Segment, pins) == 256);
+    assert!(offset_of!(Segment, heed) == 448);
     assert!(offset_of!(Segment, answers) == 512);
     assert!(offset_of!(Segment, requests) == 4096);
     assert!(size_of::<Segment>() == RINGS_BYTES);

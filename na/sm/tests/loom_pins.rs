@@ -12,9 +12,13 @@ mod sync;
 #[path = "../src/region/pins.rs"]
 mod pins;
 
-use loom::{sync::Arc, thread};
+use loom::{
+    sync::{Arc, Mutex},
+    thread,
+};
 use pins::{
-    Pin, announce, is_live, is_pinned, is_published, is_unchanged, order, publish, release, retract,
+    Pin, announce, disregard, heed, is_heeded, is_live, is_pinned, is_published, is_unchanged,
+    order, publish, release, retract,
 };
 use sync::{AtomicU32, AtomicU64, Ordering, Plain64};
 
@@ -27,6 +31,9 @@ struct Region {
     field: Plain64,
     pins: [AtomicU64; 2],
     memory: Plain64,
+    /// Whether the owner looks at the pins, as it says and as it does.
+    heed: AtomicU32,
+    is_listed: Mutex<bool>,
 }
 
 fn region(generation: u32) -> Arc<Region> {
@@ -36,6 +43,8 @@ fn region(generation: u32) -> Arc<Region> {
         field: Plain64::default(),
         pins: [AtomicU64::new(0), AtomicU64::new(0)],
         memory: Plain64::default(),
+        heed: AtomicU32::new(0),
+        is_listed: Mutex::new(false),
     })
 }
 
@@ -149,6 +158,57 @@ fn two_transfers_hold_two_pins_and_a_third_is_put_off() {
         assert!(!is_pinned(&shared.pins, INDEX, LIVE + 2));
         drop(second);
         assert!(!is_pinned(&shared.pins, INDEX, LIVE));
+    });
+}
+
+/// Pins a region of an owner that may be opening the connection, or closing it, and transfers.
+fn transfer_if_heeded(region: &Region) {
+    let pin = announce(&region.pins, INDEX, LIVE).expect("a free word");
+    order();
+    if is_heeded(&region.heed) && is_published(LIVE, &region.generation) {
+        assert_eq!(region.memory.load(), 0);
+    }
+    drop(pin);
+}
+
+/// Looks at the pins if the peer stands in the list.
+fn take_back_from_listed(region: &Region) {
+    retract(&region.generation, LIVE + 1);
+    let is_pinned = || *region.is_listed.lock().unwrap() && is_pinned(&region.pins, INDEX, LIVE);
+    while is_pinned() {
+        thread::yield_now();
+    }
+    region.memory.store(2);
+}
+
+#[test]
+fn who_pins_before_the_owner_has_opened_the_connection_transfers_nothing_that_is_taken_back() {
+    loom::model(|| {
+        let shared = region(LIVE);
+        let (initiator, opener) = (Arc::clone(&shared), Arc::clone(&shared));
+        let transfer = thread::spawn(move || transfer_if_heeded(&initiator));
+        let opening = thread::spawn(move || {
+            let mut is_listed = opener.is_listed.lock().unwrap();
+            *is_listed = true;
+            heed(&opener.heed);
+        });
+        take_back_from_listed(&shared);
+        transfer.join().unwrap();
+        opening.join().unwrap();
+    });
+}
+
+#[test]
+fn who_pins_while_the_owner_closes_the_connection_is_listed_or_transfers_nothing() {
+    loom::model(|| {
+        let shared = region(LIVE);
+        heed(&shared.heed);
+        let initiator = Arc::clone(&shared);
+        let transfer = thread::spawn(move || transfer_if_heeded(&initiator));
+        disregard(&shared.heed);
+        *shared.is_listed.lock().unwrap() = is_pinned(&shared.pins, INDEX, LIVE);
+        take_back_from_listed(&shared);
+        transfer.join().unwrap();
     });
 }
 

@@ -149,6 +149,7 @@ mod tests {
     use super::*;
     use crate::{
         domain::Shared, region::boards::tests::pinning, rendezvous::process::ProcessWatch,
+        segment::Rings,
     };
 
     #[test]
@@ -157,7 +158,8 @@ mod tests {
         let mut context = SmContext::open(&shared, 0, None).unwrap();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let watch = Arc::new(ProcessWatch::of_child(&child));
-        shared.regions.boards.remove(shared.regions.boards.add(pinning(7), watch).unwrap());
+        let (boards, own) = (&shared.regions.boards, Rings::create().unwrap().0);
+        boards.remove(boards.add(own, pinning(7), watch).unwrap());
         child.kill().unwrap();
         child.wait().unwrap();
         let (now, mut done) = (Instant::now(), Vec::new());

@@ -258,7 +258,8 @@ impl SmContext {
         let (own, segment) = self.own_side()?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         let Some(socket) = connection.socket.clone() else { return Ok(()) };
-        // The peer may use the rings as soon as it has read Welcome.
+        self.heed(peer, &own, &theirs)?;
+        // The peer may use the rings, and reach the regions, as soon as it has read Welcome.
         fail::point("welcome");
         self.greet(&socket, (&own, &segment), Packet::Welcome)?;
         self.opened(peer, own, theirs)
@@ -267,16 +268,26 @@ impl SmContext {
     fn welcomed(&mut self, peer: Peer, domain: [u8; 16], fds: Vec<OwnedFd>) -> Result<(), Error> {
         let theirs = map(domain, fds, &self.shared)?;
         match self.peers.find(peer).and_then(|it| it.own.take()) {
-            Some(own) => self.opened(peer, own, theirs),
+            Some(own) => {
+                self.heed(peer, &own, &theirs)?;
+                self.opened(peer, own, theirs)
+            }
             None => Ok(()),
         }
+    }
+
+    /// Looks at a peer's pins from now on, until all is given back.
+    fn heed(&mut self, peer: Peer, own: &OwnSide, theirs: &TheirSide) -> Result<(), Error> {
+        let Some(connection) = self.peers.find(peer) else { return Ok(()) };
+        let Some(watch) = connection.watch.clone() else { return Ok(()) };
+        let (own, rings) = (own.rings.share(), Arc::clone(&theirs.rings));
+        connection.board = Some(self.shared.regions.boards.add(own, rings, watch)?);
+        Ok(())
     }
 
     fn opened(&mut self, peer: Peer, own: OwnSide, theirs: TheirSide) -> Result<(), Error> {
         self.waiter.add(own.bell.fd(), token(peer, Source::Doorbell), EDGE_IN)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
-        let Some(watch) = connection.watch.clone() else { return Ok(()) };
-        connection.board = Some(self.shared.regions.boards.add(Arc::clone(&theirs.rings), watch)?);
         connection.link = Some(Link::new(own, theirs));
         connection.phase = Phase::Open;
         self.untime(peer);

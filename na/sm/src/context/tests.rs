@@ -1,5 +1,7 @@
 //! Contexts of this process, one in the hands of the other: what only shows inside.
 
+mod taken_back;
+
 use std::{
     sync::{
         Arc,
@@ -31,10 +33,26 @@ struct Pair {
     to: Peer,
     done: Vec<Completion>,
     arrived: Vec<usize>,
-    _domains: [Arc<Shared>; 2],
+    domains: [Arc<Shared>; 2],
 }
 
 impl Pair {
+    /// Two that have exchanged a message.
+    fn connected() -> Self {
+        let mut pair = Self::strangers();
+        pair.send(5);
+        pair.until(|pair| pair.arrived == [5] && !pair.done.is_empty());
+        pair.done.clear();
+        pair
+    }
+
+    fn strangers() -> Self {
+        let ((origin_domain, mut origin), (target_domain, target)) = (open(), open());
+        let to = origin.lookup(target.address()).unwrap();
+        let domains = [origin_domain, target_domain];
+        Self { origin, target, to, done: Vec::new(), arrived: Vec::new(), domains }
+    }
+
     fn until(&mut self, mut holds: impl FnMut(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self) {
@@ -62,20 +80,14 @@ impl Pair {
 
 #[test]
 fn where_memory_is_counted_and_used_up_long_messages_are_refused_by_name_and_short_ones_flow() {
-    let ((origin_domain, mut origin), (target_domain, target)) = (open(), open());
-    let to = origin.lookup(target.address()).unwrap();
-    let (done, arrived) = (Vec::new(), Vec::new());
-    let _domains = [origin_domain, target_domain];
-    let mut pair = Pair { origin, target, to, done, arrived, _domains };
-    pair.send(5);
-    pair.until(|pair| pair.arrived == [5] && !pair.done.is_empty());
+    let mut pair = Pair::connected();
+    let to = pair.to;
     let link = pair.origin.peers.find(to).and_then(|it| it.link.as_mut()).unwrap();
     link.own.make_pages = Some(|arena, range| match HAS_MEMORY.load(Ordering::Relaxed) {
         true => arena.make_pages(range),
         false => Err(room::no_memory()),
     });
     assert!(pair.origin.message(to, 5000).unwrap().body().is_none(), "private memory");
-    pair.done.clear();
     for len in [5000, 6, 200_000, 200] {
         pair.send(len);
     }

@@ -3,6 +3,7 @@
 //! The end of a connection does not end a transfer: the peer may be in the middle of a system call when
 //! this side forgets it. A peer that leaves pins behind is *leaving*: its segment and its pidfd are kept
 //! until the pins are clear or its process has ended, which is asked by the timer of a context ([`Boards::tidy`]).
+//! Each peer reads in this side's segment whether its pins are looked at (`heed`; H1 to H4 of [`pins`]), and begins nothing else.
 //!
 //! Pins are claims, and nobody waits for them: what is pinned is retired. That is as many regions of each connection as it has pin
 //! words; a process that has left [`LEAVING_MAX`] connections with pins behind gets no other one until they are clear or it has ended.
@@ -19,7 +20,7 @@ use super::pins;
 use crate::{rendezvous::process::ProcessWatch, segment::Rings};
 
 /// Closed connections of one process whose pins are waited for.
-const LEAVING_MAX: usize = 64;
+pub(crate) const LEAVING_MAX: usize = 64;
 
 /// All pin lines.
 #[derive(Debug, Default)]
@@ -32,10 +33,17 @@ pub(crate) struct Boards {
 #[derive(Debug, Default)]
 struct List {
     /// Of open connections.
-    open: FxHashMap<u64, Board>,
+    open: FxHashMap<u64, Heeded>,
     next: u64,
     /// Of closed ones, whose peers may be in the middle of a transfer.
     leaving: Vec<Board>,
+}
+
+/// An open connection's, whose peer reads in this side's segment that its pins are looked at.
+#[derive(Debug)]
+struct Heeded {
+    board: Board,
+    own: Rings,
 }
 
 /// One connection's.
@@ -50,11 +58,16 @@ impl Boards {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a peer's segment.
+    /// Adds a peer's segment, and says so in this side's `own`.
     ///
     /// # Errors
     /// [`Error::Limit`] when its process has left too many behind.
-    pub(crate) fn add(&self, rings: Arc<Rings>, watch: Arc<ProcessWatch>) -> Result<u64, Error> {
+    pub(crate) fn add(
+        &self,
+        own: Rings,
+        rings: Arc<Rings>,
+        watch: Arc<ProcessWatch>,
+    ) -> Result<u64, Error> {
         let mut list = self.lock();
         let left = list.leaving.iter().filter(|it| it.watch.pid() == watch.pid()).count();
         if left >= LEAVING_MAX {
@@ -66,15 +79,19 @@ impl Boards {
         }
         list.next += 1;
         let number = list.next;
-        list.open.insert(number, Board { rings, watch });
+        let heeded = Heeded { board: Board { rings, watch }, own };
+        let heeded = list.open.entry(number).or_insert(heeded);
+        pins::heed(&heeded.own.heed.0); // H1
         Ok(number)
     }
 
     /// The connection is closed. Its pins stay as long as they are set and its process lives.
     pub(crate) fn remove(&self, number: u64) {
         let mut list = self.lock();
-        let board = list.open.remove(&number);
-        list.leaving.extend(board.filter(Board::may_transfer));
+        if let Some(Heeded { board, own }) = list.open.remove(&number) {
+            pins::disregard(&own.heed.0); // H2, H3
+            list.leaving.extend(board.may_transfer().then_some(board)); // H4
+        }
         // Relaxed: a hint; the list itself is under its lock.
         self.has_leaving.store(!list.leaving.is_empty(), Ordering::Relaxed);
     }
@@ -98,7 +115,7 @@ impl Boards {
     pub(crate) fn pinned(&self, index: u32, generation: u32) -> bool {
         let list = self.lock();
         let is_named = |board: &Board| pins::is_pinned(&board.rings.pins.0, index, generation);
-        list.open.values().chain(&list.leaving).any(is_named)
+        list.open.values().map(|it| &it.board).chain(&list.leaving).any(is_named)
     }
 
     /// Forgets peers that are in no transfer any more: those that have ended, too, which is asked of the system.
@@ -106,7 +123,7 @@ impl Boards {
         let mut list = self.lock();
         list.leaving.retain(Board::may_transfer);
         // Who has ended is in no transfer, though nobody has closed its connection yet.
-        list.open.retain(|_, board| !board.pins_any() || board.may_transfer());
+        list.open.retain(|_, it| !it.board.pins_any() || it.board.may_transfer());
         // Relaxed: as above.
         self.has_leaving.store(!list.leaving.is_empty(), Ordering::Relaxed);
     }
@@ -147,10 +164,25 @@ pub(crate) mod tests {
         Arc::new(watch)
     }
 
+    fn own() -> Rings {
+        Rings::create().unwrap().0
+    }
+
+    #[test]
+    fn a_peer_reads_whether_its_pins_are_looked_at_though_the_connection_has_gone() {
+        let (boards, own) = (Boards::default(), own());
+        let seen = own.share();
+        assert!(!pins::is_heeded(&seen.heed.0));
+        let at = boards.add(own, pinning(7), this_process()).unwrap();
+        assert!(pins::is_heeded(&seen.heed.0));
+        boards.remove(at);
+        assert!(!pins::is_heeded(&seen.heed.0) && boards.pinned(7, 1));
+    }
+
     #[test]
     fn a_closed_connection_keeps_its_pins_until_they_are_clear() {
         let (boards, rings) = (Boards::default(), pinning(7));
-        let at = boards.add(Arc::clone(&rings), this_process()).unwrap();
+        let at = boards.add(own(), Arc::clone(&rings), this_process()).unwrap();
         assert!(boards.pinned(7, 1) && !boards.pinned(8, 1) && !boards.pinned(7, 3));
         boards.remove(at);
         assert!(boards.pinned(7, 1), "the peer is in the middle of a transfer");
@@ -167,7 +199,7 @@ pub(crate) mod tests {
     fn a_connection_without_pins_is_forgotten_at_once() {
         let (rings, _fd) = Rings::create().unwrap();
         let (boards, rings) = (Boards::default(), Arc::new(rings));
-        let at = boards.add(Arc::clone(&rings), this_process()).unwrap();
+        let at = boards.add(own(), Arc::clone(&rings), this_process()).unwrap();
         boards.remove(at);
         assert_eq!((Arc::strong_count(&rings), boards.has_leaving()), (1, false));
         assert!(boards.lock().open.is_empty());
@@ -178,8 +210,8 @@ pub(crate) mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let boards = Boards::default();
         let watch = Arc::new(ProcessWatch::of_child(&child));
-        let at = boards.add(pinning(7), watch.clone()).unwrap();
-        let open = boards.add(pinning(8), watch).unwrap();
+        let at = boards.add(own(), pinning(7), watch.clone()).unwrap();
+        let open = boards.add(own(), pinning(8), watch).unwrap();
         boards.remove(at);
         boards.tidy();
         assert!(boards.pinned(7, 1) && boards.pinned(8, 1));
@@ -194,10 +226,10 @@ pub(crate) mod tests {
     fn a_process_that_leaves_too_many_transfers_behind_is_refused_and_none_is_forgotten() {
         let boards = Boards::default();
         for index in 0..LEAVING_MAX as u64 {
-            let at = boards.add(pinning(index), this_process()).unwrap();
+            let at = boards.add(own(), pinning(index), this_process()).unwrap();
             boards.remove(at);
         }
-        let refused = boards.add(pinning(99), this_process());
+        let refused = boards.add(own(), pinning(99), this_process());
         assert!(matches!(refused, Err(Error::Limit { .. })), "{refused:?}");
         assert!((0..LEAVING_MAX).all(|index| boards.pinned(u32::try_from(index).unwrap(), 1)));
     }

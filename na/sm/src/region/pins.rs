@@ -15,16 +15,27 @@
 //! T1 fields of the entry         R0 pin.load(Acquire) == 0         U1 generation.store(even)
 //! T2 generation.store(odd,       R1 pin.store(name, Release)       U2 fence(SeqCst)
 //!    Release)                    R2 fence(SeqCst)                  U3 every pin.load(Acquire) of every
-//!                                R3 generation.load(Acquire):         peer: none is the name, or wait
-//!                                   another one: unpin, stale      U4 memory and slot are free
+//!                                R7 heed.load(Acquire) == 1,          peer: none is the name, or wait
+//!                                   or unpin: not heeded           U4 memory and slot are free
+//!                                R3 generation.load(Acquire):
+//!                                   another one: unpin, stale
 //!                                R4 fields; transfer
 //!                                R5 pin.store(0, Release)
+//!
+//! owner opens a connection                    owner closes it
+//! H1 the peer stands in the list that U3      H2 heed.store(0)
+//!    looks at, under its lock                 H3 fence(SeqCst)
+//!    heed.store(1, Release)                   H4 every pin of that peer as in U3: while one is set, the peer
+//!                                                stands in the list
 //! ```
 //! - T2 -> R3: an initiator that sees the generation sees the fields of that generation.
 //! - R1, R2, R3 against U1, U2, U3: each side writes its own word, fences, and reads the other's. The
 //!   fences are sequentially consistent because nothing weaker orders a store before a later load: without
 //!   them both could read the old words, and the transfer would touch memory that is free.
 //! - R5 -> U3: the transfer is over before the memory is free.
+//! - R1, R2, R7 against H2, H3, H4: in the same way. Whoever pins after U3 has forgotten its line sees that nobody heeds it.
+//! - H1 -> R7, before R3: a U3 that came before H1 (by the list's lock) has shown its U1 to whoever sees H1, and R3 finds
+//!   the region stale. One that comes after H1 looks at the peer's pins.
 //! - R5 -> R0, R1 -> U3: the same where U3 sees the next name in that word. A word is taken by whoever has the context, and
 //!   released by whoever has moved the bytes, in another thread perhaps.
 //!
@@ -54,6 +65,24 @@ pub(crate) fn announce(words: &[AtomicU64], index: u32, expected: u32) -> Option
 #[inline(always)]
 pub(crate) fn order() {
     fence("R2");
+}
+
+/// Whether the owner looks at the pins that were announced (R7); asked before [`is_published`].
+#[inline(always)]
+pub(crate) fn is_heeded(heed: &AtomicU32) -> bool {
+    heed.load(ord("R7", Ordering::Acquire)) == HEEDED
+}
+
+/// The owner looks at a peer's pins from now on (H1), or did so before.
+pub(crate) fn heed(heed: &AtomicU32) {
+    heed.store(HEEDED, ord("H1", Ordering::Release)); // H1
+}
+
+/// Nobody will look at what the peer pins from now on; what it has pinned before is seen now (H2, H3).
+pub(crate) fn disregard(heed: &AtomicU32) {
+    // Relaxed: H3 orders it.
+    heed.store(0, Ordering::Relaxed); // H2
+    fence("H3");
 }
 
 impl Pin<'_> {
@@ -107,6 +136,9 @@ pub(crate) fn is_pinned(words: &[AtomicU64], index: u32, generation: u32) -> boo
     let name = pin_word(index, generation);
     words.iter().any(|word| word.load(ord("U3", Ordering::Acquire)) == name) // U3
 }
+
+/// What a side says while it looks at pins; a fresh segment has 0.
+const HEEDED: u32 = 1;
 
 /// Generations are odd while an entry is published.
 pub(crate) const fn is_live(generation: u32) -> bool {

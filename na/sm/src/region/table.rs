@@ -53,6 +53,9 @@ pub(crate) const SEGMENTS_MAX: u32 = 65_536;
 /// Bytes of a table.
 pub(crate) const TABLE_LEN: usize = SEGMENTS + SEGMENTS_MAX as usize * size_of::<SharedSegment>();
 
+/// Why nothing of an owner's is pinned that has closed the connection, or has not opened it yet.
+const UNHEEDED: &str = "a transfer from or to who does not look at pins";
+
 const SEGMENTS: usize = REGIONS_MAX as usize * size_of::<Entry>();
 
 #[repr(C, align(64))]
@@ -241,11 +244,11 @@ impl PeerTable {
         Ok(Self { mapping: Mapping::open(fd, TABLE_LEN, TABLE_SEALS, Access::Read)?, domain })
     }
 
-    /// Pins a region in `words` (this side's own), if token, rights and range are right; says, too, whether it can be mapped, as
-    /// claimed.
+    /// Pins a region in `words` (this side's own), if the owner looks at them (its `heed`), and token, rights and range are right;
+    /// says, too, whether it can be mapped, as claimed.
     ///
     /// # Errors
-    /// [`Error::Again`] when all words are in use, [`Error::StaleDescriptor`], [`Error::Denied`],
+    /// [`Error::Again`] when all words are in use; [`UNHEEDED`]; [`Error::StaleDescriptor`], [`Error::Denied`],
     /// [`Error::OutOfRange`].
     #[inline(always)]
     pub(crate) fn admit<'a>(
@@ -253,11 +256,12 @@ impl PeerTable {
         claim: &RegionClaim,
         needed: Rights,
         range: (u64, u64),
-        words: &'a [AtomicU64],
+        (words, heed): (&'a [AtomicU64], &AtomicU32),
     ) -> Result<(Pin<'a>, Option<Access>), Error> {
         self.is_of(claim).then_some(()).ok_or(Error::StaleDescriptor)?;
         let pin = pins::announce(words, claim.index, claim.generation).ok_or(Error::Again)?;
         pins::order();
+        pins::is_heeded(heed).then_some(()).ok_or(Error::Unsupported(UNHEEDED))?;
         let said = self.read(claim)?;
         said.grants(needed, range)?;
         Ok((pin, said.sharing))

@@ -25,7 +25,7 @@ use hg_na::GoneReason;
 use crate::descriptor::RegionName;
 
 /// The version that this code speaks.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 /// Descriptors of a Hello or a Welcome: segment, region table, doorbell.
 pub(crate) const GREETING_FDS: usize = 3;
@@ -184,7 +184,7 @@ mod tests {
         let mut hello = Packet::Hello([7; 16]).encode();
         hello[4] = 9;
         let refused = Packet::decode(&hello);
-        let names_both = |why: &str| why.contains("version 9 at one side, 6 at the other");
+        let names_both = |why: &str| why.contains("version 9 at one side, 7 at the other");
         assert!(
             matches!(&refused, Err(GoneReason::Refused(why)) if names_both(why)),
             "{refused:?}"

@@ -69,8 +69,8 @@ impl<'near> Piece<'near, '_> {
             return Ok(None);
         }
         let (table, words) = (&link.theirs.table, &link.own.rings.pins.0);
-        let needed = needed_for(direction);
-        let (pin, sharing) = table.admit(self.claim, needed, self.range, words)?;
+        let (needed, heed) = (needed_for(direction), &link.theirs.rings.heed.0);
+        let (pin, sharing) = table.admit(self.claim, needed, self.range, (words, heed))?;
         fail::point("pinned");
         let wants_mapping = pages.is_none() && would_serve(sharing, direction);
         Ok(Some(Pinned { pin, link, pages, watch, wants_mapping }))

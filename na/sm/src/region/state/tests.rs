@@ -51,7 +51,8 @@ fn regions() -> (Arc<Regions>, Arc<Rings>) {
     let rings = Arc::new(Rings::create().unwrap().0);
     let (table, guard) = (OwnedTable::create([1; 16]).unwrap(), ForkGuard::new().unwrap());
     let regions = Regions::new(table, Arc::new(guard));
-    regions.boards.add(Arc::clone(&rings), this_process()).unwrap();
+    let own = Rings::create().unwrap().0;
+    regions.boards.add(own, Arc::clone(&rings), this_process()).unwrap();
     (regions, rings)
 }
 

@@ -7,8 +7,11 @@ use super::OwnedTable;
 use super::PeerTable;
 use crate::{
     descriptor::RegionClaim,
-    region::{pins::Pin, plan::Run},
-    sync::AtomicU64,
+    region::{
+        pins::{self, Pin},
+        plan::Run,
+    },
+    sync::{AtomicU32, AtomicU64},
 };
 
 #[cfg(feature = "fuzzing")]
@@ -32,7 +35,9 @@ impl PeerTable {
         words: &'a [AtomicU64],
         into: &mut Vec<Run>,
     ) -> Result<Pin<'a>, Error> {
-        let (pin, _sharing) = self.admit(claim, needed, range, words)?;
+        let heed = AtomicU32::new(0);
+        pins::heed(&heed);
+        let (pin, _sharing) = self.admit(claim, needed, range, (words, &heed))?;
         self.append_runs(claim.index, range, into)?;
         Ok(pin)
     }
