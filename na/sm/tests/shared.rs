@@ -391,3 +391,30 @@ fn a_forked_child_sees_nothing_through_its_parents_views_and_harms_nobody() {
     assert_eq!(view.as_slice(), Some(&[2; SIZE][..]));
     owner.kill();
 }
+
+#[test]
+#[expect(unsafe_code, reason = "fork(2), which a test of forking cannot do without")]
+fn a_forked_child_may_drop_its_copy_of_what_is_open_and_connected() {
+    let (mut owner, address, far, _) = owner();
+    let mut side = Side::open();
+    let to = side.context.lookup(&address).unwrap();
+    let local = side.local();
+    side.get(to, &local, &far[0]).unwrap();
+    // SAFETY:
+    // - the child drops what it has, and exits without unwinding.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            drop(side.context);
+            drop(local);
+            drop(side.domain);
+            // SAFETY:
+            // - ends the child at once, without running anything of the parent's.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+        }
+    }
+    side.get(to, &local, &far[0]).unwrap();
+    owner.kill();
+}

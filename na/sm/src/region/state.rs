@@ -169,8 +169,11 @@ impl Regions {
 
 impl Drop for Regions {
     fn drop(&mut self) {
-        self.boards.tidy();
-        self.sweep();
+        // A forked child has no pin line to look at.
+        if !self.guard.is_child() {
+            self.boards.tidy();
+            self.sweep();
+        }
         // Still pinned: a peer may touch it for as long as this process lives.
         let retired = self.retired.get_mut().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(std::mem::take(retired));
