@@ -99,6 +99,8 @@ pub(crate) struct Connection {
     pub(crate) is_dirty: bool,
     /// Its last requests, while it waits in [`Phase::HungUp`].
     pub(crate) parting: Vec<Completion>,
+    /// Bytes that they take, as the context has counted.
+    pub(crate) parting_bytes: u64,
     /// What the peer has written cannot be: its connection ends.
     pub(crate) fault: Option<Broken>,
     /// Rounds of polling since something was found.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, os::fd::RawFd, time::Duration};
 
 use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
-use hg_na_parts::Reader;
+use hg_na_parts::{MAX_HELD_MIB, Reader};
 
 use crate::{
     arena::MESSAGE_MAX,
@@ -40,6 +40,8 @@ pub(crate) struct Settings {
     pub(crate) policy: Policy,
     pub(crate) connect_timeout: Duration,
     pub(crate) max_peers: usize,
+    /// Bytes of ended peers' requests that wait for admission.
+    pub(crate) max_held: u64,
     pub(crate) cma: bool,
     pub(crate) regions: bool,
     pub(crate) listen_fd: Option<RawFd>,
@@ -51,7 +53,8 @@ impl Settings {
     /// # Errors
     /// [`Error::BadSetting`] for a name or a value that is not taken.
     pub(crate) fn read(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
-        let known = [ALLOW_UID, CMA, CONNECT_TIMEOUT_MS, LISTEN_FD, MAX_PEERS, REGIONS];
+        let known =
+            [ALLOW_UID, CMA, CONNECT_TIMEOUT_MS, LISTEN_FD, MAX_HELD_MIB, MAX_PEERS, REGIONS];
         let reader = Reader::new("sm", &known, settings)?;
         let regions = reader.switch(REGIONS, "on", "off", true)?;
         let listen_fd = reader.text(LISTEN_FD).map(|text| {
@@ -65,6 +68,7 @@ impl Settings {
             policy: Policy::from_setting(reader.text(ALLOW_UID))?,
             connect_timeout: reader.milliseconds(CONNECT_TIMEOUT_MS, CONNECT_TIMEOUT)?,
             max_peers: reader.count(MAX_PEERS, PEERS)?,
+            max_held: reader.held()?,
         })
     }
 }
@@ -102,6 +106,8 @@ mod tests {
     fn unknown_names_and_bad_values_are_refused() {
         assert!(matches!(read("colour", "red"), Err(Error::UnknownSetting { .. })));
         assert!(matches!(read(CONNECT_TIMEOUT_MS, "0"), Err(Error::BadSetting { .. })));
+        assert!(matches!(read(MAX_HELD_MIB, "0"), Err(Error::BadSetting { .. })));
+        assert_eq!(read(MAX_HELD_MIB, "3").unwrap().max_held, 3 << 20);
         assert!(matches!(read(MAX_PEERS, "many"), Err(Error::BadSetting { .. })));
         assert!(matches!(read(CMA, "on"), Err(Error::BadSetting { .. })));
         assert!(!read(CMA, "off").unwrap().cma && read(CMA, "auto").unwrap().cma);

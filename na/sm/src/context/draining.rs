@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use hg_na::{Completion, GoneReason, Peer};
 
+use super::partings::size_of;
 use crate::{
     arena::FERRY_OFFSET,
     connection::{Connection, Phase},
@@ -102,7 +103,23 @@ impl SmContext {
             self.bury(peer, reason);
         } else if let Some(connection) = self.peers.find(peer) {
             connection.phase = Phase::HungUp(reason);
+            connection.parting_bytes = size_of(&connection.parting);
+            self.partings.keep(peer, connection.parting_bytes);
             self.withheld.insert(peer);
+            self.bound_partings();
+        }
+    }
+
+    /// Whoever left most behind loses it where all together left too much.
+    fn bound_partings(&mut self) {
+        while let Some(greediest) = self.partings.greediest(self.shared.settings.max_held) {
+            tracing::warn!(
+                "requests wait for admission in too much memory: those of the ended peer whose take most are dropped"
+            );
+            self.withheld.remove(&greediest);
+            let Some(connection) = self.peers.find(greediest) else { return };
+            let Some(reason) = connection.phase.over().cloned() else { return };
+            self.bury(greediest, reason);
         }
     }
 
@@ -121,7 +138,9 @@ impl SmContext {
     /// Takes a connection out of every list that it costs something in, and drops it.
     fn release(&mut self, peer: Peer, last_words: Option<&str>) {
         self.dismantle(peer, last_words);
-        self.peers.remove(peer);
+        if let Some(connection) = self.peers.remove(peer) {
+            self.partings.let_go(peer, connection.parting_bytes);
+        }
     }
 
     /// Gives back all that a connection has of the system, and its address: who is there next is somebody else.

@@ -7,7 +7,7 @@
 //! | [`rounds`] | progress and sleep: which connections are polled, which are parked |
 //! | [`chores`] | what is rare: events, timers, pages given back |
 //! | [`handshake`] | from the first post, or an accept, to an open connection |
-//! | [`draining`] | from the end of a connection to its last word |
+//! | [`draining`], [`partings`] | from the end of a connection to its last word, and what waits in between |
 //! | [`transfers`] | put and get |
 //! | [`mappings`], [`views`] | what is mapped of a peer's memory, and views of it |
 //!
@@ -17,6 +17,7 @@ mod chores;
 mod draining;
 mod handshake;
 mod mappings;
+mod partings;
 mod post;
 mod rounds;
 mod space;
@@ -40,7 +41,7 @@ use hg_na_memory::ForkGuard;
 use hg_na_parts::Flush;
 use rustc_hash::FxHashMap;
 
-use self::rounds::POLL_EMPTY_MIN;
+use self::{partings::Partings, rounds::POLL_EMPTY_MIN};
 use crate::{
     connection::{Connection, Phase},
     domain::Shared,
@@ -77,6 +78,8 @@ pub(crate) struct SmContext {
     pub(crate) called: VecDeque<Peer>,
     /// Lists that wait for something: for admission, hung up or not, for space, for pages to be given back.
     pub(crate) withheld: BTreeSet<Peer>,
+    /// What the hung up ones among those left behind.
+    partings: Partings,
     pub(crate) backlog: Vec<Peer>,
     pub(crate) dirty: Vec<Peer>,
     pub(crate) timers: BTreeSet<(Instant, Peer)>,
@@ -129,6 +132,7 @@ impl SmContext {
             has_chores: false,
             called: VecDeque::new(),
             withheld: BTreeSet::new(),
+            partings: Partings::default(),
             backlog: Vec::new(),
             dirty: Vec::new(),
             timers: BTreeSet::new(),

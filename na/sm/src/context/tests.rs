@@ -1,5 +1,6 @@
 //! Contexts of this process, one in the hands of the other: what only shows inside.
 
+mod left_behind;
 mod taken_back;
 
 use std::{
@@ -21,8 +22,13 @@ use crate::{context::SmContext, domain::Shared, os::room};
 static HAS_MEMORY: AtomicBool = AtomicBool::new(false);
 
 fn open() -> (Arc<Shared>, SmContext) {
-    let shared = Shared::open(&Address::new("sm://").unwrap(), &OpenOptions::listening());
-    let shared = shared.unwrap();
+    open_with(&[])
+}
+
+fn open_with(settings: &[(&str, &str)]) -> (Arc<Shared>, SmContext) {
+    let mut options = OpenOptions::listening();
+    options.settings = settings.iter().map(|&(name, value)| (name.into(), value.into())).collect();
+    let shared = Shared::open(&Address::new("sm://").unwrap(), &options).unwrap();
     let context = SmContext::open(&shared, 0, None).unwrap();
     (shared, context)
 }
