@@ -5,14 +5,14 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     os::unix::{net::UnixStream, process::CommandExt as _},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     sync::Arc,
     time::Instant,
 };
 
 use hg_na::{
-    Address, Completion, Context, Descriptor, Domain, Error, Memory, Op, OpenOptions, Peer,
-    Plugin as _, Region, Rights,
+    Address, Begun, Completion, Context, Descriptor, Direction, Domain, Error, GoneReason, Memory,
+    Op, OpenOptions, Peer, Plugin as _, Region, Rights, Transit,
 };
 use hg_na_sm::SmPlugin;
 use nix::{
@@ -154,6 +154,35 @@ fn be_replaced(url: &str) {
     side.serve()
 }
 
+/// Such a process.
+struct Replaced {
+    process: Child,
+    said: BufReader<ChildStdout>,
+    _end: Killed,
+}
+
+impl Replaced {
+    /// Starts it in the role of this test; gives its address and its memory, too.
+    fn start(test: &str, url: &str) -> (Self, (Address, Descriptor)) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]).env(ROLE, url);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let _end = Killed(Pid::from_raw(i32::try_from(process.id()).unwrap()));
+        let mut said = BufReader::new(process.stdout.take().unwrap());
+        let words = line(&mut said);
+        let (_, words) = words.split_once(' ').unwrap();
+        (Self { process, said, _end }, parse(words))
+    }
+
+    /// It goes on as another program, and its child lives.
+    fn go(&mut self) -> Killed {
+        self.process.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        let child = line(&mut self.said);
+        Killed(Pid::from_raw(child.split(' ').next().unwrap().parse().unwrap()))
+    }
+}
+
 fn line(from: &mut impl std::io::BufRead) -> String {
     let mut line = String::new();
     while !line.contains(" sm://") && !line.contains("is the child") {
@@ -172,22 +201,12 @@ fn a_process_that_executes_another_program_is_gone_although_a_child_of_it_lives(
     }
     let _watchdog = Watchdog::start();
     let url = format!("sm://replaced-{}", std::process::id());
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", SELF, "--nocapture"]).env(ROLE, &url);
-    let mut other: Child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let _end = Killed(Pid::from_raw(i32::try_from(other.id()).unwrap()));
-    let mut said = BufReader::new(other.stdout.take().unwrap());
-    let words = line(&mut said);
-    let (_, words) = words.split_once(' ').unwrap();
-    let (address, far) = parse(words);
+    let (mut other, (address, far)) = Replaced::start(SELF, &url);
     let mut side = Side::open("sm://", 1).unwrap();
     let peer = side.context.lookup(&address).unwrap();
     side.transfer(peer, &far, false).unwrap();
     assert_eq!(side.bytes(), vec![7; usize::try_from(LEN).unwrap()]);
-    other.stdin.take().unwrap().write_all(b"go\n").unwrap();
-    let child = line(&mut said);
-    let child = child.split(' ').next().unwrap().parse().unwrap();
-    let _end_of_the_child = Killed(Pid::from_raw(child));
+    let _end_of_the_child = other.go();
     let start = Instant::now();
     let failed = (0..).find_map(|number| {
         in_time!(start, "the process never is another program");
@@ -196,11 +215,48 @@ fn a_process_that_executes_another_program_is_gone_although_a_child_of_it_lives(
     // While it is being replaced, its memory is gone before its socket is.
     assert!(matches!(failed, Some(Error::PeerGone(_) | Error::Os { .. })), "{failed:?}");
     side.hears_of_the_end();
-    assert!(other.try_wait().unwrap().is_none(), "it lives on as another program");
+    assert!(other.process.try_wait().unwrap().is_none(), "it lives on as another program");
     // Its name is free, too.
     Side::open(&url, 2).unwrap();
-    other.kill().unwrap();
-    other.wait().unwrap();
+    other.process.kill().unwrap();
+    other.process.wait().unwrap();
+}
+
+#[test]
+fn what_was_begun_before_its_peer_was_replaced_does_not_touch_the_other_program() {
+    const SELF: &str =
+        "what_was_begun_before_its_peer_was_replaced_does_not_touch_the_other_program";
+    if let Ok(url) = std::env::var(ROLE) {
+        return be_replaced(&url);
+    }
+    let _watchdog = Watchdog::start();
+    for direction in [Direction::Put, Direction::Get] {
+        let url = format!("sm://begun-{direction:?}-{}", std::process::id());
+        let (mut other, (address, far)) = Replaced::start(SELF, &url);
+        let mut side = Side::open("sm://", 1).unwrap();
+        let peer = side.context.lookup(&address).unwrap();
+        side.transfer(peer, &far, false).unwrap();
+        let (local, local_offset, remote_offset) = (side.memory.state(), 0, 0);
+        let (remote, len, may_wait) = (&far, LEN, true);
+        let transit =
+            Transit { direction, peer, local, local_offset, remote, remote_offset, len, may_wait };
+        let Begun::Ready(mover) = side.context.begin(&transit) else {
+            return skip(SELF, "the kernel moves nothing between these processes");
+        };
+        let _end_of_the_child = other.go();
+        let start = Instant::now();
+        let mut done = Vec::new();
+        while !done.iter().any(|it| matches!(it, Completion::Gone { .. })) {
+            in_time!(start, "nobody tells that the peer is gone");
+            side.context.progress(Instant::now(), &mut done).unwrap();
+        }
+        assert!(other.process.try_wait().unwrap().is_none(), "it lives on as another program");
+        let moved = mover.run();
+        let is_gone = matches!(moved, Err(Error::PeerGone(GoneReason::Exited)));
+        assert!(is_gone, "what it moved is another program's: {moved:?}");
+        other.process.kill().unwrap();
+        other.process.wait().unwrap();
+    }
 }
 
 #[test]

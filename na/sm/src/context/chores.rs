@@ -148,7 +148,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        domain::Shared, region::boards::tests::pinning, rendezvous::process::ProcessWatch,
+        domain::Shared,
+        region::boards::tests::pinning,
+        rendezvous::{process::ProcessWatch, socket::Socket},
         segment::Rings,
     };
 
@@ -157,7 +159,8 @@ mod tests {
         let shared = Shared::open(&"sm://".parse().unwrap(), &OpenOptions::listening()).unwrap();
         let mut context = SmContext::open(&shared, 0, None).unwrap();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let watch = Arc::new(ProcessWatch::of_child(&child));
+        let socket = Arc::new(Socket::pair().unwrap().0);
+        let watch = Arc::new(ProcessWatch::of_child(&child, &socket));
         let (boards, own) = (&shared.regions.boards, Rings::create().unwrap().0);
         boards.remove(boards.add(own, pinning(7), watch).unwrap());
         child.kill().unwrap();

@@ -209,7 +209,8 @@ pub(crate) mod tests {
     fn pins_end_with_the_process_that_set_them() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let boards = Boards::default();
-        let watch = Arc::new(ProcessWatch::of_child(&child));
+        let socket = Arc::new(Socket::pair().unwrap().0);
+        let watch = Arc::new(ProcessWatch::of_child(&child, &socket));
         let at = boards.add(own(), pinning(7), watch.clone()).unwrap();
         let open = boards.add(own(), pinning(8), watch).unwrap();
         boards.remove(at);

@@ -84,7 +84,9 @@ mod tests {
     #[test]
     fn it_ends_with_its_process() {
         let mut child = child("sleep", "60");
-        let watch = ProcessWatch::of_child(&child);
+        let sockets: [_; 2] = Socket::pair().unwrap().into();
+        let sockets = sockets.map(Arc::new);
+        let watch = ProcessWatch::of_child(&child, &sockets[0]);
         let space = of(&watch).unwrap();
         assert!(readable(&space, child.id()));
         child.kill().unwrap();
@@ -105,7 +107,9 @@ mod tests {
         let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut word = [0; 2];
         output.read_exact(&mut word).unwrap();
-        let watch = ProcessWatch::of_child(&child);
+        let sockets: [_; 2] = Socket::pair().unwrap().into();
+        let sockets = sockets.map(Arc::new);
+        let watch = ProcessWatch::of_child(&child, &sockets[0]);
         let space = of(&watch).unwrap();
         assert!(readable(&space, child.id()));
         input.write_all(b"go\n").unwrap();

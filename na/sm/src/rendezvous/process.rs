@@ -63,12 +63,12 @@ impl ProcessWatch {
         if watch.alive() { Ok(watch) } else { Err(Error::PeerGone(GoneReason::Exited)) }
     }
 
-    /// Watches a child of this process, to which there is no socket.
+    /// Watches a child of this process, as if it had the other end of this socket.
     #[cfg(test)]
-    pub(crate) fn of_child(child: &std::process::Child) -> Self {
+    pub(crate) fn of_child(child: &std::process::Child, socket: &Arc<Socket>) -> Self {
         let pid = i32::try_from(child.id()).expect("a process id is an i32");
         let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("a child");
-        Self::new(Some(Process { pidfd, pid }), Weak::new())
+        Self::new(Some(Process { pidfd, pid }), Arc::downgrade(socket))
     }
 
     fn new(process: Option<Process>, socket: Weak<Socket>) -> Self {
@@ -82,9 +82,10 @@ impl ProcessWatch {
     }
 
     /// Whether its memory is still that of the program that was connected to: a process that executes another one keeps its
-    /// pidfd. The socket is closed by that, a moment after its memory, and hung up. One system call.
+    /// pidfd. The socket is closed by that, a moment after its memory, and hung up. Once the connection is closed here, nothing
+    /// tells any more: it is not. One system call.
     pub(crate) fn is_itself(&self) -> bool {
-        self.is_quiet(self.socket.upgrade().as_deref())
+        self.socket.upgrade().is_some_and(|socket| self.is_quiet(Some(&socket)))
     }
 
     /// A pidfd becomes readable when its process ends; hang-ups are told unasked. An error is no sign of either.
@@ -183,7 +184,16 @@ mod tests {
         drop(other);
         assert!(watch.alive() && !watch.is_itself());
         drop(one);
-        assert!(watch.is_itself(), "nothing is known of the socket any more");
+        assert!(watch.alive());
+    }
+
+    #[test]
+    fn a_process_is_not_known_to_be_itself_once_the_connection_is_closed_here() {
+        let (one, _other) = Socket::pair().unwrap();
+        let one = Arc::new(one);
+        let watch = ProcessWatch::of(&one).unwrap();
+        drop(one);
+        assert!(watch.alive() && !watch.is_itself());
     }
 
     #[test]
@@ -198,7 +208,7 @@ mod tests {
     #[test]
     fn a_killed_process_is_noticed_before_it_is_reaped() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let watch = ProcessWatch::of_child(&child);
+        let watch = ProcessWatch::of_child(&child, &Arc::new(Socket::pair().unwrap().0));
         assert!(watch.alive());
         child.kill().unwrap();
         let mut question = [PollFd::new(watch.fd().unwrap(), PollFlags::POLLIN)];
