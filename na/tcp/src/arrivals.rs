@@ -138,8 +138,8 @@ impl TcpContext {
         Ok(())
     }
 
-    /// The peer opens its link on a connection that this side has made, or whose link was closed. Where there are as many peers as
-    /// there may be, those among them that have hung up and withhold messages, it is closed at once.
+    /// The peer opens its link on a connection that this side has made, or whose link was closed. Where as many have hung up and
+    /// withhold messages as there may be peers, it is closed at once.
     fn open_link(&mut self, wire: &mut Wire, header: Header) -> Result<(), Fate> {
         let side = usize::from(header.link.side);
         if side == wire.own_side() {
@@ -150,9 +150,9 @@ impl TcpContext {
         }
         wire.slots[side].epoch = header.link.epoch;
         let max = self.shared.settings.bounds.max_peers;
-        // The connection itself is one of those that are open.
-        if self.open + self.links.hung_up() > max {
-            tracing::warn!(peer = ?wire.remote, "a link is refused: there are {max} peers, its `max-peers`");
+        // The connection itself was counted when it was opened.
+        if self.links.hung_up() >= max {
+            tracing::warn!(peer = ?wire.remote, "a link is refused: messages of {max} that have ended wait, its `max-peers`");
             wire.send(Kind::Close, side, 0, &[]);
             return Ok(());
         }
