@@ -487,7 +487,7 @@ fn whose_requests_take_most_memory_while_they_wait_is_sent_away_and_nobody_else(
     target.context.set_admission(false);
     let mut friend = End::open(LOOPBACK, &[]);
     let peer = friend.lookup(&target.text());
-    friend.send(QUIET, peer, b"of a friend");
+    friend.send(3, peer, b"of a friend");
     // As much as its credits allow, and more than all together may take.
     let mut greedy = greeted_by(&mut target);
     let much = frame(UNEXPECTED, 0, &[7; LEN]).repeat(25);
@@ -497,9 +497,11 @@ fn whose_requests_take_most_memory_while_they_wait_is_sent_away_and_nobody_else(
         read_to_the_end(&mut greedy)
     });
     let start = std::time::Instant::now();
-    while !writer.is_finished() {
+    let mut has_left = false;
+    while !(writer.is_finished() && has_left) {
         target.round();
         friend.round();
+        has_left |= friend.take(ended(3)).is_some();
         in_time!(start);
     }
     let (_, why) = target.take(gone).unwrap();
