@@ -6,6 +6,7 @@
 
 use std::{
     collections::VecDeque,
+    mem,
     sync::Arc,
     task::{Context, Poll, Waker},
 };
@@ -13,10 +14,7 @@ use std::{
 use hg_core::shares::Shares;
 use hg_na::Peer;
 
-use crate::{
-    lock::Mutex,
-    ticket::{Ticket, Turn},
-};
+use crate::lock::Mutex;
 
 /// Bytes that may be taken at a time.
 #[derive(Debug)]
@@ -26,43 +24,52 @@ pub(crate) struct Budget(Mutex<State>);
 struct State {
     shares: Shares<Peer>,
     queue: VecDeque<Entry>,
+    /// Of the next entry.
+    next: u64,
 }
 
 /// A request that waits.
 #[derive(Debug)]
 struct Entry {
+    number: u64,
     origin: Peer,
     len: u64,
-    ticket: Arc<Ticket>,
+    /// Who is to be told.
+    waker: Option<Waker>,
 }
 
 impl Budget {
     pub(crate) fn new(max: u64) -> Self {
-        Self(Mutex::new(State { shares: Shares::new(max), queue: VecDeque::new() }))
+        let (shares, queue) = (Shares::new(max), VecDeque::new());
+        Self(Mutex::new(State { shares, queue, next: 0 }))
     }
 
     /// Takes a part of it for an origin, in turn.
     pub(crate) fn share(self: &Arc<Self>, origin: Peer, len: u64) -> Waiting {
-        let ticket = Ticket::new(Turn::Waits(None));
-        let entry = Entry { origin, len, ticket: Arc::clone(&ticket) };
-        self.change(|state| state.queue.push_back(entry));
-        Waiting { budget: Arc::clone(self), origin, len, ticket: Some(ticket) }
+        let number = self.change(|state| {
+            let number = state.next;
+            state.next += 1;
+            state.queue.push_back(Entry { number, origin, len, waker: None });
+            number
+        });
+        Waiting { budget: Arc::clone(self), origin, len, number: Some(number) }
     }
 
     /// Changes something, and gives those their parts that have room then.
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.0.lock();
-        change(&mut state);
-        let State { shares, queue } = &mut *state;
+        let result = change(&mut state);
+        let State { shares, queue, .. } = &mut *state;
         let mut woken = Vec::new();
         while let Some(first) = queue.iter().position(|it| shares.admits(it.origin, it.len))
-            && let Some(Entry { origin, len, ticket }) = queue.remove(first)
+            && let Some(Entry { origin, len, waker, .. }) = queue.remove(first)
         {
             shares.take(origin, len);
-            woken.extend(ticket.end(Turn::HasCome));
+            woken.extend(waker);
         }
         drop(state);
         woken.into_iter().for_each(Waker::wake);
+        result
     }
 }
 
@@ -73,16 +80,22 @@ pub(crate) struct Waiting {
     origin: Peer,
     len: u64,
     /// `None` once the share was taken.
-    ticket: Option<Arc<Ticket>>,
+    number: Option<u64>,
 }
 
 impl Waiting {
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Share> {
-        let has_come = self.ticket.as_ref().and_then(|it| it.has_come(context.waker()));
-        if has_come.is_none() {
+        let Some(number) = self.number else { return Poll::Pending };
+        let mut waker = Some(context.waker().clone());
+        let mut state = self.budget.0.lock();
+        let entry = state.queue.iter_mut().find(|it| it.number == number);
+        let waits = entry.map(|it| mem::swap(&mut it.waker, &mut waker)).is_some();
+        drop(state);
+        drop(waker); // A user's: not under the lock.
+        if waits {
             return Poll::Pending;
         }
-        self.ticket = None;
+        self.number = None;
         let (budget, origin, len) = (Arc::clone(&self.budget), self.origin, self.len);
         Poll::Ready(Share { budget, origin, len })
     }
@@ -90,13 +103,15 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let Some(ticket) = &self.ticket else { return };
-        self.budget.change(|State { shares, queue }| {
-            match queue.iter().position(|it| Arc::ptr_eq(&it.ticket, ticket)) {
-                Some(place) => drop(queue.remove(place)),
-                None => shares.give(self.origin, self.len), // Its turn had come.
+        let Some(number) = self.number else { return };
+        let left = self.budget.change(|State { shares, queue, .. }| {
+            let place = queue.iter().position(|it| it.number == number);
+            if place.is_none() {
+                shares.give(self.origin, self.len); // Its turn had come.
             }
+            place.and_then(|place| queue.remove(place))
         });
+        drop(left);
     }
 }
 

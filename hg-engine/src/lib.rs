@@ -66,7 +66,6 @@ mod settings;
 mod spawn;
 mod start;
 mod thread_number;
-mod ticket;
 mod transfer;
 mod view;
 

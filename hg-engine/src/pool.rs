@@ -14,7 +14,7 @@
 //! [`Queues`] serves the origins in turn. An origin has at most as many threads as are still to be had, so there is one left for
 //! the next origin: alone it has half of the limit, beside another one a third. The engine's own jobs may have all of them: pieces of
 //! transfers, one of each peer at a time, and memory to be given back.
-//! A job that holds on to what others need, as long as it waits for a thread, is announced first ([`Pool::announce`]).
+//! A job takes what others need, as bytes of large arguments, once it has its thread: who waits for one holds nothing.
 //!
 //! # No thread to be had
 //! The system may refuse a thread (a limit on processes or on memory). Then the threads that are there go on, and nobody
@@ -24,12 +24,12 @@
 mod queues;
 
 use std::{
+    collections::VecDeque,
     fmt, io,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
@@ -39,7 +39,6 @@ use crate::{
     contain::contain,
     lock::{Mutex, MutexGuard},
     platform::{Job, Platform, Thread},
-    ticket::{Ticket, Turn},
 };
 
 /// How long a thread stays without anything to do.
@@ -133,18 +132,6 @@ impl Pool {
         self.distribute(state);
     }
 
-    /// Announces a job: it is brought once it has its turn, and then waits for no other job of its origin.
-    pub(crate) fn announce(self: &Arc<Self>, origin: Origin) -> Announced {
-        let state = self.enter().filter(|state| !state.is_closed);
-        let turn = if state.is_some() { Turn::Waits(None) } else { Turn::Never };
-        let ticket = Ticket::new(turn);
-        if let Some(mut state) = state {
-            state.queues.announce(origin, Arc::clone(&ticket));
-            self.distribute(state);
-        }
-        Announced { pool: Arc::clone(self), origin, ticket: Some(ticket) }
-    }
-
     /// Drops memory, which may take long.
     pub(crate) fn free(self: &Arc<Self>, memory: Box<dyn Send>) {
         self.add(Origin::Engine, Box::new(move || drop(memory)));
@@ -204,7 +191,7 @@ impl Pool {
         let jobs = state.queues.take_all();
         let idle = std::mem::take(&mut state.idle);
         state.threads -= idle.len();
-        unlock(state);
+        drop(state);
         for seat in idle {
             *seat.given.lock() = Given::End;
             seat.thread.unpark();
@@ -253,7 +240,7 @@ impl Pool {
             }
             state = self.state.lock();
         }
-        unlock(state);
+        drop(state);
         if let Some(Some(error)) = refusal {
             tracing::warn!(%error, "no thread is to be had for handlers that block: they wait");
         }
@@ -295,7 +282,7 @@ impl Pool {
         }
         // With no thread at all there is nobody to do it later, and it may be memory that a thread needs.
         let is_own_turn = state.threads == 0 && now >= since + self.patience;
-        let own = if is_own_turn { state.queues.take_own() } else { Vec::new() };
+        let own = if is_own_turn { state.queues.take_own() } else { VecDeque::new() };
         drop(state);
         if let Some(wake) = self.wake.get() {
             wake();
@@ -330,7 +317,7 @@ impl Pool {
         if state.queues.waiting() > 0 {
             self.distribute(state);
         } else {
-            unlock(state);
+            drop(state);
         }
         if next.is_some() { next } else { self.wait(seat) }
     }
@@ -383,50 +370,6 @@ impl State {
 impl fmt::Debug for Pool {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Pool(at most {} threads)", self.threads_max)
-    }
-}
-
-/// Ends a hold of the state, and tells those whose turn has come in it.
-fn unlock(mut state: MutexGuard<'_, State>) {
-    let woken = std::mem::take(&mut state.queues.woken);
-    drop(state);
-    woken.into_iter().for_each(Waker::wake);
-}
-
-/// A job that is to come. Dropped, it does not.
-pub(crate) struct Announced {
-    pool: Arc<Pool>,
-    origin: Origin,
-    /// `None` once it is there.
-    ticket: Option<Arc<Ticket>>,
-}
-
-impl Announced {
-    /// Whether its turn has come; `false`: the pool is closed.
-    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<bool> {
-        let has_come = self.ticket.as_ref().map_or(Some(false), |it| it.has_come(context.waker()));
-        has_come.map_or(Poll::Pending, Poll::Ready)
-    }
-
-    /// The job is there, once its turn has come.
-    pub(crate) fn bring(mut self, job: Job) {
-        let Some(mut state) = self.pool.enter().filter(|state| !state.is_closed) else {
-            return contain("a job that was dropped", || drop(job));
-        };
-        self.ticket = None;
-        state.queues.push_announced(self.origin, job);
-        self.pool.distribute(state);
-    }
-}
-
-impl Drop for Announced {
-    fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take()
-            && let Some(mut state) = self.pool.enter()
-        {
-            state.queues.leave(self.origin, &ticket);
-            self.pool.distribute(state);
-        }
     }
 }
 

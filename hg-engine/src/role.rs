@@ -527,7 +527,7 @@ impl Port {
 }
 
 /// Wakes a thread that is parked.
-fn waker_of(thread: &Thread) -> Waker {
+pub(crate) fn waker_of(thread: &Thread) -> Waker {
     struct Unpark(Thread);
 
     impl Wake for Unpark {

@@ -218,8 +218,8 @@ impl Port {
         arrived: Option<Instant>,
         (tasks, answer): (&mut Tasks, &mut Message),
     ) {
-        let (request, task) =
-            large::serve(self, handler.clone(), (origin, header), arrived, payload);
+        let served = large::serve(self, handler.clone(), (origin, header), arrived, payload);
+        let Some((request, task)) = served else { return };
         if let Some(runtime) = self.runtime_for(handler) {
             return self.spawn_task(runtime, request, task);
         }

@@ -1,17 +1,10 @@
 //! Jobs that wait for a thread, and whose turn it is.
-//!
-//! A job may be announced before it is there: its turn ([`Ticket`]) waits among the jobs of its origin, and counts as one of them once it
-//! has come, so that later jobs of that origin do not take its thread. It counts for nobody else: what the job still waits for may
-//! never come.
 
-use std::{collections::VecDeque, mem, sync::Arc, task::Waker};
+use std::{collections::VecDeque, mem};
 
 use rustc_hash::FxHashMap;
 
-use crate::{
-    platform::Job,
-    ticket::{Ticket, Turn},
-};
+use crate::platform::Job;
 
 /// For whom a job is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,21 +21,6 @@ pub(crate) struct Work {
     pub(crate) job: Job,
 }
 
-/// What waits in a queue.
-enum Entry {
-    Job(Job),
-    /// One that had its turn before: it waits for none that was announced, which may wait for what it holds.
-    Due(Job),
-    /// A job that was announced.
-    Ticket(Arc<Ticket>),
-}
-
-impl Entry {
-    fn is(&self, ticket: &Arc<Ticket>) -> bool {
-        matches!(self, Self::Ticket(it) if Arc::ptr_eq(it, ticket))
-    }
-}
-
 /// One queue an origin, served in turn.
 #[derive(Default)]
 pub(crate) struct Queues {
@@ -51,20 +29,16 @@ pub(crate) struct Queues {
     turn: VecDeque<Origin>,
     /// Jobs that have a thread.
     busy: usize,
-    /// Jobs that wait, and tickets.
+    /// Jobs that wait.
     waiting: usize,
-    /// Whose turn has come, to be woken without the lock.
-    pub(crate) woken: Vec<Waker>,
 }
 
 /// Those of one origin.
 #[derive(Default)]
 struct Queue {
-    entries: VecDeque<Entry>,
+    jobs: VecDeque<Job>,
     /// Jobs that have a thread.
     busy: usize,
-    /// Those that were announced, and whose turn has come.
-    announced: usize,
 }
 
 impl Queues {
@@ -74,101 +48,45 @@ impl Queues {
     }
 
     pub(crate) fn push(&mut self, origin: Origin, job: Job) {
-        self.push_entry(origin, Entry::Job(job));
-    }
-
-    /// A job will come, once its turn has.
-    pub(crate) fn announce(&mut self, origin: Origin, ticket: Arc<Ticket>) {
-        self.push_entry(origin, Entry::Ticket(ticket));
-    }
-
-    fn push_entry(&mut self, origin: Origin, entry: Entry) {
         let queue = self.origins.entry(origin).or_default();
-        if queue.entries.is_empty() {
+        if queue.jobs.is_empty() {
             self.turn.push_back(origin);
         }
-        queue.entries.push_back(entry);
+        queue.jobs.push_back(job);
         self.waiting += 1;
     }
 
     /// The next job, of so many threads in all: of the first origin in turn that has fewer than are still to be had.
     pub(crate) fn next(&mut self, threads: usize) -> Option<Work> {
         let free = threads.saturating_sub(self.busy);
-        if free == 0 {
-            return None;
-        }
-        let mut passed = 0;
-        while passed < self.turn.len() {
-            let origin = self.turn.pop_front()?;
-            let queue = self.origins.get_mut(&origin)?;
-            // Each that was announced takes one more, and is to find one more.
-            let is_due = matches!(queue.entries.front(), Some(Entry::Due(_)));
-            let kept = if is_due { 0 } else { 2 * queue.announced };
+        let may_have = |origin: &Origin| {
             // The engine's own jobs keep nobody else's peer from anything.
-            if origin != Origin::Engine && queue.busy + kept >= free {
-                self.turn.push_back(origin);
-                passed += 1;
-                continue;
-            }
-            let entry = queue.entries.pop_front()?;
-            if !queue.entries.is_empty() {
-                self.turn.push_back(origin);
-            }
-            self.waiting -= 1;
-            match entry {
-                Entry::Job(job) | Entry::Due(job) => {
-                    queue.busy += 1;
-                    self.busy += 1;
-                    return Some(Work { origin, job });
-                }
-                Entry::Ticket(ticket) => {
-                    queue.announced += 1;
-                    self.woken.extend(ticket.end(Turn::HasCome));
-                    passed = 0;
-                }
-            }
+            *origin == Origin::Engine || self.origins.get(origin).is_some_and(|it| it.busy < free)
+        };
+        let first = self.turn.iter().position(may_have).filter(|_| free > 0)?;
+        self.turn.rotate_left(first);
+        let origin = self.turn.pop_front()?;
+        let queue = self.origins.get_mut(&origin)?;
+        let job = queue.jobs.pop_front()?;
+        if !queue.jobs.is_empty() {
+            self.turn.push_back(origin);
         }
-        None
+        queue.busy += 1;
+        self.busy += 1;
+        self.waiting -= 1;
+        Some(Work { origin, job })
     }
 
     /// A job has no thread after all: it is the next one of its origin.
     pub(crate) fn put_back(&mut self, Work { origin, job }: Work) {
-        self.busy -= 1;
-        let queue = self.push_first(origin, job);
-        queue.busy -= 1;
-    }
-
-    /// The job that was announced is there, and is the next one of its origin.
-    pub(crate) fn push_announced(&mut self, origin: Origin, job: Job) {
-        let queue = self.push_first(origin, job);
-        queue.announced -= 1;
-    }
-
-    fn push_first(&mut self, origin: Origin, job: Job) -> &mut Queue {
         let queue = self.origins.entry(origin).or_default();
-        if queue.entries.is_empty() {
+        if queue.jobs.is_empty() {
             self.turn.push_front(origin);
         }
-        queue.entries.push_front(Entry::Due(job));
+        queue.jobs.push_front(job);
+        queue.busy -= 1;
+        self.busy -= 1;
         self.waiting += 1;
-        queue
-    }
-
-    /// The job that was announced will not come.
-    pub(crate) fn leave(&mut self, origin: Origin, ticket: &Arc<Ticket>) {
-        let Some(queue) = self.origins.get_mut(&origin) else { return };
-        match ticket.state() {
-            None => {
-                queue.entries.retain(|entry| !entry.is(ticket));
-                self.waiting -= 1;
-                if queue.entries.is_empty() {
-                    self.turn.retain(|it| *it != origin);
-                }
-            }
-            Some(true) => queue.announced -= 1,
-            Some(false) => {}
-        }
-        self.forget_idle(origin);
     }
 
     /// A job of this origin has ended.
@@ -181,38 +99,27 @@ impl Queues {
     }
 
     /// The engine's own jobs that wait.
-    pub(crate) fn take_own(&mut self) -> Vec<Job> {
+    pub(crate) fn take_own(&mut self) -> VecDeque<Job> {
         let queue = self.origins.get_mut(&Origin::Engine);
-        let entries = queue.map(|queue| mem::take(&mut queue.entries)).unwrap_or_default();
-        self.waiting -= entries.len();
+        let jobs = queue.map(|queue| mem::take(&mut queue.jobs)).unwrap_or_default();
+        self.waiting -= jobs.len();
         self.turn.retain(|origin| *origin != Origin::Engine);
         self.forget_idle(Origin::Engine);
-        entries.into_iter().filter_map(|entry| self.end_entry(entry)).collect()
+        jobs
     }
 
-    /// All jobs that wait; those that were announced are told that they need not come.
+    /// All jobs that wait.
     pub(crate) fn take_all(&mut self) -> Vec<Job> {
         self.turn.clear();
         self.waiting = 0;
         let queues = self.origins.values_mut();
-        let entries: Vec<_> = queues.flat_map(|queue| mem::take(&mut queue.entries)).collect();
-        let is_left = |queue: &Queue| queue.busy > 0 || queue.announced > 0;
-        self.origins.retain(|_, queue| is_left(queue));
-        entries.into_iter().filter_map(|entry| self.end_entry(entry)).collect()
-    }
-
-    fn end_entry(&mut self, entry: Entry) -> Option<Job> {
-        match entry {
-            Entry::Job(job) | Entry::Due(job) => Some(job),
-            Entry::Ticket(ticket) => {
-                self.woken.extend(ticket.end(Turn::Never));
-                None
-            }
-        }
+        let jobs = queues.flat_map(|queue| mem::take(&mut queue.jobs)).collect();
+        self.origins.retain(|_, queue| queue.busy > 0);
+        jobs
     }
 
     fn forget_idle(&mut self, origin: Origin) {
-        let is_idle = |it: &Queue| it.busy == 0 && it.announced == 0 && it.entries.is_empty();
+        let is_idle = |it: &Queue| it.busy == 0 && it.jobs.is_empty();
         if self.origins.get(&origin).is_some_and(is_idle) {
             self.origins.remove(&origin);
         }
@@ -277,63 +184,6 @@ mod tests {
         assert_eq!(order, [1, 2, 3, 1, 2, 3].map(peer));
     }
 
-    fn ticket() -> Arc<Ticket> {
-        Ticket::new(Turn::Waits(None))
-    }
-
-    fn has_come(ticket: &Ticket) -> bool {
-        ticket.has_come(Waker::noop()) == Some(true)
-    }
-
-    #[test]
-    fn a_job_that_was_announced_has_its_thread_before_later_ones_of_its_origin() {
-        let mut queues = Queues::default();
-        let first = ticket();
-        queues.announce(peer(1), Arc::clone(&first));
-        fill(&mut queues, peer(1), 2);
-        // Alone it may have two of four threads: one is kept.
-        assert_eq!(started(&mut queues, 4).len(), 1);
-        assert!(has_come(&first));
-        // Nobody else is kept from any.
-        fill(&mut queues, peer(2), 2);
-        assert_eq!(started(&mut queues, 4).len(), 2);
-        queues.end(peer(2));
-        queues.push_announced(peer(1), Box::new(|| ()));
-        assert_eq!(started(&mut queues, 4), [peer(1)]);
-    }
-
-    #[test]
-    fn a_job_that_is_brought_waits_for_none_that_is_announced() {
-        let mut queues = Queues::default();
-        let tickets = [ticket(), ticket()];
-        for it in &tickets {
-            queues.announce(peer(1), Arc::clone(it));
-        }
-        assert!(started(&mut queues, 4).is_empty() && tickets.iter().all(|it| has_come(it)));
-        fill(&mut queues, peer(2), 2);
-        assert_eq!(started(&mut queues, 4).len(), 2);
-        // What the second one waits for the first one may hold.
-        queues.push_announced(peer(1), Box::new(|| ()));
-        assert_eq!(started(&mut queues, 4), [peer(1)]);
-    }
-
-    #[test]
-    fn the_turn_of_a_job_comes_once_its_origin_may_have_a_thread() {
-        let mut queues = Queues::default();
-        fill(&mut queues, peer(1), 2);
-        assert_eq!(started(&mut queues, 4).len(), 2);
-        let tickets = [ticket(), ticket()];
-        for it in &tickets {
-            queues.announce(peer(1), Arc::clone(it));
-        }
-        assert!(started(&mut queues, 4).is_empty() && !has_come(&tickets[0]));
-        queues.end(peer(1));
-        assert!(started(&mut queues, 4).is_empty());
-        assert!(has_come(&tickets[0]) && !has_come(&tickets[1]));
-        queues.leave(peer(1), &tickets[0]);
-        assert!(started(&mut queues, 4).is_empty() && has_come(&tickets[1]));
-    }
-
     #[test]
     fn what_is_put_back_is_the_next_one() {
         let mut queues = Queues::default();
@@ -345,46 +195,17 @@ mod tests {
         assert_eq!(started(&mut queues, 4), [1, 2].map(peer));
     }
 
-    /// What was announced of each origin and has not come or left yet.
-    #[derive(Default)]
-    struct Announced(Vec<(Origin, Arc<Ticket>)>);
-
-    impl Announced {
-        fn step(&mut self, queues: &mut Queues, number: u32, what: u32) {
-            let of_origin = self.0.iter().position(|(origin, _)| *origin == peer(number));
-            let (origin, it) = match of_origin {
-                Some(place) if what > 0 => self.0.swap_remove(place),
-                _ => {
-                    self.0.push((peer(number), ticket()));
-                    let (origin, it) = &self.0[self.0.len() - 1];
-                    return queues.announce(*origin, Arc::clone(it));
-                }
-            };
-            if what == 1 && has_come(&it) {
-                queues.push_announced(origin, Box::new(|| ()));
-            } else {
-                queues.leave(origin, &it);
-            }
-        }
-
-        fn that_have_come(&self, of: Origin) -> usize {
-            self.0.iter().filter(|(origin, it)| *origin == of && has_come(it)).count()
-        }
-    }
-
     proptest! {
         #[test]
         fn nobody_who_waits_without_a_thread_finds_none_while_any_is_to_be_had(
             threads in 1_usize..20,
-            steps in prop::collection::vec((0_u32..6, 0_u32..6), 0..300),
+            steps in prop::collection::vec((0_u32..6, 0_u32..3), 0..300),
         ) {
             let mut queues = Queues::default();
             let mut busy: Vec<Origin> = Vec::new();
-            let mut announced = Announced::default();
             for (number, what) in steps {
                 match what {
                     0 | 1 => fill(&mut queues, peer(number), 1),
-                    2..5 => announced.step(&mut queues, number, what - 2),
                     _ if busy.is_empty() => {}
                     _ => queues.end(busy.swap_remove(number as usize % busy.len())),
                 }
@@ -392,20 +213,15 @@ mod tests {
                 prop_assert!(busy.len() <= threads);
                 prop_assert_eq!(queues.busy, busy.len());
                 let without = |(origin, queue): (&Origin, &Queue)| {
-                    let has_any = queue.announced > 0 || busy.contains(origin);
-                    !queue.entries.is_empty() && !has_any
+                    !queue.jobs.is_empty() && !busy.contains(origin)
                 };
                 prop_assert!(busy.len() == threads || !queues.origins.iter().any(without));
-                let waiting: usize = queues.origins.values().map(|it| it.entries.len()).sum();
+                let waiting: usize = queues.origins.values().map(|it| it.jobs.len()).sum();
                 prop_assert_eq!(queues.waiting(), waiting);
                 for (origin, queue) in &queues.origins {
-                    prop_assert_eq!(queue.announced, announced.that_have_come(*origin));
-                    prop_assert!(queue.busy + queue.announced + queue.entries.len() > 0);
-                    prop_assert_eq!(queues.turn.contains(origin), !queue.entries.is_empty());
+                    prop_assert!(queue.busy + queue.jobs.len() > 0);
+                    prop_assert_eq!(queues.turn.contains(origin), !queue.jobs.is_empty());
                 }
-            }
-            for (origin, it) in announced.0 {
-                queues.leave(origin, &it);
             }
             for origin in busy.drain(..) {
                 queues.end(origin);

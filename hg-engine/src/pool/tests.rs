@@ -324,27 +324,3 @@ fn a_forked_child_waits_for_no_lock_of_a_thread_that_it_lacks() {
     assert_eq!(pool.next_try(), None);
     drop(held);
 }
-
-#[test]
-fn a_job_that_is_announced_is_brought_in_its_turn_and_not_once_the_pool_is_closed() {
-    let (_, pool) = pool(3);
-    let mut context = Context::from_waker(Waker::noop());
-    let mut jobs = Jobs::new();
-    let announced = pool.announce(peer(1));
-    assert_eq!(announced.poll(&mut context), Poll::Ready(true), "nobody else has a thread");
-    jobs.add(&pool, 1);
-    let second = pool.announce(peer(1));
-    assert_eq!(second.poll(&mut context), Poll::Pending);
-    let (says, heard) = mpsc::channel();
-    announced.bring(Box::new(move || says.send(7).unwrap()));
-    assert_eq!(hear(&heard), 7);
-    jobs.ends(1);
-    until("its turn has come", || second.poll(&mut context) == Poll::Ready(true));
-    drop(second);
-    let third = pool.announce(peer(1));
-    pool.close();
-    let (says, heard) = mpsc::channel();
-    third.bring(Box::new(move || says.send(7).unwrap()));
-    assert!(heard.recv().is_err(), "it was dropped");
-    assert_eq!(pool.announce(peer(1)).poll(&mut context), Poll::Ready(false));
-}

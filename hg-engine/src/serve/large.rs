@@ -1,7 +1,7 @@
 //! Memory that a request lends: large arguments, and frozen memory among arguments, taken before the handler runs.
 //!
-//! A handler that may block has its turn for a thread first, then its bytes of the budget: nobody holds bytes while others of the same origin
-//! keep every thread from it that it may have.
+//! For a handler that may block that is done in its own thread of the pool, before the handler: nobody holds bytes while others of the
+//! same origin keep every thread from it that it may have. A runtime's threads have no shares: there it is done before one is asked for.
 
 use std::{
     future::poll_fn,
@@ -17,10 +17,10 @@ use hg_core::{
     header::{Header, Kind},
     rpc::ServeKind,
 };
-use hg_na::{Error, Frozen, SharedBytes, arriving};
+use hg_na::{Error, Frozen, Message, SharedBytes, arriving};
 
 use super::{
-    owed::{self, DROPPED},
+    owed,
     places::{self, Ended},
 };
 use crate::{
@@ -30,8 +30,9 @@ use crate::{
     inside::{Inside, in_handler},
     large::{Bound, Claim, check_len},
     pending::PortRef,
-    pool::Announced,
+    platform::Platform,
     port::{Handler, Port, Run, Task, no_message},
+    role::waker_of,
     transfer::Moving,
     view::Fetch,
 };
@@ -69,43 +70,35 @@ struct Taken {
     frozen: Vec<Frozen>,
     /// Of what was copied.
     share: Option<Share>,
-    /// The handler's job, where it may block and something was copied.
-    announced: Option<Announced>,
 }
 
 /// Why it could not be taken, as it is answered.
 type Refusal = (Status, String);
 
-/// Serves a request that lends memory: a task of its port.
+/// Serves a request that lends memory: by a task of its port, unless the pool does.
 pub(crate) fn serve(
     port: &Arc<Port>,
     handler: Handler,
     (origin, header): (hg_na::Peer, Header),
     arrived: Option<Instant>,
     payload: &[u8],
-) -> (Request, Task) {
+) -> Option<(Request, Task)> {
     let request = port.begin_apart(origin, &header, arrived);
     let lent = Lent::read(&header, payload).map_err(|error| (Status::Decode, error.to_string()));
-    let port = Arc::clone(port);
+    if handler.kind == ServeKind::Blocking && port.has_pool() {
+        let job = owed::job(handler, request, move |handler, request, answer| {
+            let platform = &request.port().shared.platform;
+            match block_on(platform.as_ref(), pin!(take(request, &header, lent))) {
+                Ok(taken) => taken.run(handler, request, answer),
+                Err((status, text)) => request.fail(status, &text, answer),
+            }
+        });
+        port.run_blocking(origin, job);
+        return None;
+    }
     let owner = request.clone();
     let task = places::own(async move {
-        let taken = match lent {
-            Ok(lent) => {
-                let may_block = handler.kind == ServeKind::Blocking;
-                Taking { port: &port, request: &request, may_block }.all(lent).await
-            }
-            Err(refusal) => Err(refusal),
-        };
-        if header.kind == Kind::OneWay
-            && let Some(mut state) = port.enter_state()
-        {
-            let protocol = &mut state.protocol;
-            protocol.tell(origin, Kind::ArgumentsTaken, header.id);
-            if let Err((Status::Rejected | Status::Decode, why)) = &taken {
-                protocol.serves.log_dropped(origin, why);
-            }
-        }
-        match taken {
+        match take(&request, &header, lent).await {
             Ok(taken) => run(handler, request, taken).await,
             Err((status, text)) => {
                 let mut answer = no_message();
@@ -113,15 +106,48 @@ pub(crate) fn serve(
             }
         }
     });
-    (owner, task)
+    Some((owner, task))
+}
+
+/// Takes what a request lends. Then a one-way call's origin may have its memory back.
+async fn take(
+    request: &Request,
+    header: &Header,
+    lent: Result<Lent, Refusal>,
+) -> Result<Taken, Refusal> {
+    let (port, origin) = (request.port(), request.due().origin);
+    let taken = match lent {
+        Ok(lent) => Taking { port, request }.all(lent).await,
+        Err(refusal) => Err(refusal),
+    };
+    if header.kind == Kind::OneWay
+        && let Some(mut state) = port.enter_state()
+    {
+        let protocol = &mut state.protocol;
+        protocol.tell(origin, Kind::ArgumentsTaken, header.id);
+        if let Err((Status::Rejected | Status::Decode, why)) = &taken {
+            protocol.serves.log_dropped(origin, why);
+        }
+    }
+    taken
+}
+
+/// Polls a future to its end in a thread that may block.
+fn block_on<F: Future>(platform: &dyn Platform, mut future: Pin<&mut F>) -> F::Output {
+    let waker = waker_of(&platform.current());
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        platform.park();
+    }
 }
 
 /// Takes what a request lends, unless that is cancelled or its time is over.
 struct Taking<'t> {
     port: &'t Arc<Port>,
     request: &'t Request,
-    /// The handler.
-    may_block: bool,
 }
 
 impl Taking<'_> {
@@ -139,11 +165,10 @@ impl Taking<'_> {
             len = claim.descriptor.len().saturating_add(len);
         }
         let is_copied = matches!(lent.arguments, Arguments::There(_)) || unseen().next().is_some();
-        let (mut share, mut announced) = (None, None);
+        let mut share = None;
         if is_copied {
             // There is never room for more.
             self.check("the arguments", len, Bound::Held)?;
-            announced = self.turn().await?;
             let mut waiting = self.port.budget.share(self.request.due().origin, len);
             share = Some(self.unless_over(|context| waiting.poll(context)).await?);
         }
@@ -164,18 +189,7 @@ impl Taking<'_> {
                 None => Frozen::from(self.pull(descriptor).await?),
             });
         }
-        Ok(Taken { arguments, frozen, share, announced })
-    }
-
-    /// The handler's turn for a thread, where it needs one.
-    async fn turn(&self) -> Result<Option<Announced>, Refusal> {
-        let origin = self.request.due().origin;
-        let announced = if self.may_block { self.port.announce_blocking(origin) } else { None };
-        let Some(announced) = announced else { return Ok(None) };
-        if !self.unless_over(|context| announced.poll(context)).await? {
-            return Err((Status::Rejected, DROPPED.to_owned()));
-        }
-        Ok(Some(announced))
+        Ok(Taken { arguments, frozen, share })
     }
 
     fn check(&self, what: &str, len: u64, bound: Bound) -> Result<(), Refusal> {
@@ -237,23 +251,26 @@ fn refusal(error: TransferError) -> Refusal {
     }
 }
 
+impl Taken {
+    /// Runs a handler that may block.
+    fn run(self, handler: &Handler, request: &Request, answer: &mut Message) -> Run {
+        let Self { arguments, frozen, share } = self;
+        let run = arriving(frozen, || handler.run(request, &arguments, answer, &mut None));
+        drop(share);
+        run
+    }
+}
+
 /// Runs a handler with what was taken. One that may block answers by itself.
 async fn run(handler: Handler, request: Request, taken: Taken) -> Ended {
-    let Taken { arguments: bytes, frozen, share, announced } = taken;
     let (port, due) = (Arc::clone(request.port()), request.due());
     let (mut answer, mut future) = (no_message(), None);
     if handler.kind == ServeKind::Blocking {
-        let job = owed::job(handler, request, move |handler, request, answer| {
-            let run = arriving(frozen, || handler.run(request, &bytes, answer, &mut None));
-            drop(share);
-            run
-        });
-        match announced {
-            Some(announced) => announced.bring(job),
-            None => port.run_blocking(due.origin, job),
-        }
+        let run = |handler: &_, request: &_, answer: &mut _| taken.run(handler, request, answer);
+        port.run_blocking(due.origin, owed::job(handler, request, run));
         return (Run::Given, answer);
     }
+    let Taken { arguments: bytes, frozen, share } = taken;
     let run = || arriving(frozen, || handler.run(&request, &bytes, &mut answer, &mut future));
     // As of short arguments: what is polled to its end in there never ends.
     let run = if port.runtime_for(&handler).is_some() {

@@ -27,7 +27,7 @@ use crate::{
     inside::{Inside, in_handler},
     lock::Mutex,
     platform::Job,
-    pool::{Announced, Origin},
+    pool::Origin,
     port::{Due, Handler, Incoming, Port, Run, Task, ToClose, no_message},
     spawn::Runtime,
 };
@@ -163,10 +163,9 @@ impl Port {
         });
     }
 
-    /// Announces such a job to the pool; a runtime has a way of its own.
-    pub(crate) fn announce_blocking(&self, origin: hg_na::Peer) -> Option<Announced> {
-        let has_runtime = self.shared.settings.runtime.is_some();
-        (!has_runtime).then(|| self.shared.pool.announce(Origin::Peer(self.id, origin)))
+    /// Whether such a job has the pool's threads, of which each origin has a share; a runtime's are not to be held up.
+    pub(crate) fn has_pool(&self) -> bool {
+        self.shared.settings.runtime.is_none()
     }
 
     /// Has a job run that may block, for this origin.
