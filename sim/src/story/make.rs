@@ -78,6 +78,7 @@ pub(super) fn story(seed: u64, random: &mut Random) -> Story {
     }
     maker.story.events.sort_by_key(|event| event.at);
     maker.stop_a_caller(seed);
+    maker.lengthen_a_shortage(seed);
     maker.story.events.sort_by_key(|event| event.at);
     maker.story.rules.put_off = random.pick(&[0, 10, 50]);
     maker.story.interrupts = Interrupts {

@@ -1,12 +1,28 @@
-//! A caller that stops for good while it calls. Drawn apart, after everything else of a story: what other seeds tell stays as it is.
+//! A caller that stops for good while it calls, and a long shortage of threads. Drawn apart, after everything else of a story: what other seeds tell stays as it is.
 
-use super::{Act, Call, Event, FIRST, MICRO, Maker, Manner, What};
+use super::{Act, Call, Event, FIRST, MICRO, MILLI, Maker, Manner, What};
 use crate::{random::Random, rpcs::Kind, story::ENCODED_MORE};
 
 /// Of a hundred stories so many have one, where there is a process that may stop.
 const STOPS: u64 = 25;
 
+/// Of a hundred stories with a shortage of threads, so many have one that lasts longer than pieces of transfers wait for a thread.
+const LONG_SHORTAGES: u64 = 30;
+const LONG_SHORTAGE: u64 = 2_500 * MILLI;
+
 impl Maker {
+    /// Has one shortage of threads last long.
+    pub(super) fn lengthen_a_shortage(&mut self, seed: u64) {
+        let mut random = Random::new(seed ^ 0x5468_7264);
+        let shortage = self.story.events.iter_mut().find_map(|event| match &mut event.what {
+            What::NoThreads(_, nanos) => Some(nanos),
+            _ => None,
+        });
+        if let Some(nanos) = shortage.filter(|_| random.percent(LONG_SHORTAGES)) {
+            *nanos = LONG_SHORTAGE;
+        }
+    }
+
     /// Has one process stop in the middle of its calls.
     pub(super) fn stop_a_caller(&mut self, seed: u64) {
         let mut random = Random::new(seed ^ 0x5374_6f70);
