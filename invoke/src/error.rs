@@ -40,7 +40,7 @@ pub enum Error {
     /// Memory that others may reach: there is not so much of it, or a put or a get was refused.
     #[error("{0}")]
     Memory(std::sync::Arc<str>),
-    /// A worker has calls of as many groups as may be (1,024) that no barrier has ended.
+    /// A worker calls in as many groups as it may (1,024) that no barrier has ended.
     #[error("calls of group {0} would be of one group too many: end another one with its barrier")]
     TooManyGroups(u32),
     /// Workers wait for different things at once: all of them enter the same barriers in the same order.

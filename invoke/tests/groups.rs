@@ -118,3 +118,32 @@ fn groups_are_bounded_and_forgotten_when_their_barriers_have_ended() {
         assert_eq!(RUN.get(), 1025);
     });
 }
+
+/// Each calls one of them in as many groups as a worker may, no two in the same ones; and one passes on the broadcasts of others in as many.
+#[test]
+fn groups_of_many_workers_are_nobodys_fault() {
+    const EACH: u32 = 1024;
+    run("sm://", (1, 7), &fabric(), |worker| {
+        let me = worker.place();
+        let own = |of: u32| (0..EACH).map(move |at| of * EACH + at);
+        for group in own(me.thread) {
+            let how = How::default().of_group(group);
+            if me.thread > 4 {
+                worker.broadcast_with(count, (), how).unwrap();
+            } else {
+                worker.call_with(Place { thread: 0, ..me }, count, (), how).unwrap();
+            }
+        }
+        worker.quiesce().unwrap();
+        let calls = if me.thread == 0 { 5 * EACH } else { 0 };
+        assert_eq!(RUN.get(), u64::from(calls + 2 * EACH));
+        for group in own(0).chain(own(5)) {
+            worker.quiesce_group(group).unwrap();
+        }
+        if me.thread == 0 {
+            let how = How::default().of_group(9999);
+            worker.call_with(me, count, (), how).unwrap();
+        }
+        worker.quiesce().unwrap();
+    });
+}

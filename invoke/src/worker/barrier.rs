@@ -59,6 +59,9 @@ impl Worker {
         let (made, run) = group.map_or(all, |group| self.groups.borrow().counts(group));
         let out = quiet.step(made, run);
         drop(quiet);
+        if out.is_some() {
+            group.into_iter().for_each(|group| self.groups.borrow_mut().reported(group));
+        }
         if out == Some(Out::Differ) {
             self.gone.borrow_mut().get_or_insert(Error::Differ);
         } else if let Some(out) = out {

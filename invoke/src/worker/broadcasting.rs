@@ -92,7 +92,8 @@ impl Worker {
     ) -> Result<(), Error> {
         let (group, name) = (self.group_of(how)?, Name { root: self.me, number });
         // To itself first: what is too long for one is too long for all.
-        self.pass(self.me, tag, group, bytes)?;
+        self.write_to(self.me, tag, bytes)?;
+        self.count_called(group);
         // Bytes are free again when it has run everywhere.
         let is_told = |when| when == When::Consumed || lent.is_some();
         let (when_sent, when_run) = match how.notify {
@@ -138,11 +139,16 @@ impl Worker {
 
     /// There is always room: how much is under way is bounded for each root.
     fn pass(&self, end: u32, tag: u32, group: Option<u32>, bytes: &[u8]) -> Result<(), Error> {
+        self.write_to(end, tag, bytes)?;
+        self.count_made(group);
+        Ok(())
+    }
+
+    fn write_to(&self, end: u32, tag: u32, bytes: &[u8]) -> Result<(), Error> {
         let mut port = self.port.borrow_mut();
         let room = port.record(end, tag, bytes.len(), u64::MAX);
         let room = room.map_err(|error| self.error_of(self.place_of(end), error))?;
         room.copy_from_slice(bytes);
-        self.count_made(group);
         self.send_as_packed(&mut port, end);
         Ok(())
     }

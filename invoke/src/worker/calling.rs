@@ -129,7 +129,7 @@ impl Worker {
                         port.undo(end, size);
                         return Err(Error::Unencodable(error));
                     }
-                    self.count_made(group);
+                    self.count_called(group);
                     if let Some((when, synchronizer)) = how.notify {
                         synchronizer.expect_one();
                         port.tell(end, when, synchronizer.clone());
@@ -179,6 +179,15 @@ impl Worker {
         }
     }
 
+    #[inline]
+    pub(super) fn count_called(&self, group: Option<u32>) {
+        self.made.set(self.made.get() + 1);
+        if let Some(group) = group {
+            self.groups.borrow_mut().called(group);
+        }
+    }
+
+    /// Of what is made for others, who have called in the group.
     #[inline]
     pub(super) fn count_made(&self, group: Option<u32>) {
         self.made.set(self.made.get() + 1);

@@ -203,7 +203,8 @@ impl Worker {
             let (from, here) = (self.place_of(from), self.place());
             tracing::warn!(%from, %here, %error, "the buffer of a call was not read");
         }
-        self.count_run(group)?;
+        let root = if let Of::Broadcast(name) = of { name.root } else { from };
+        self.count_run(group, (from, root))?;
         self.group.set(group);
         let ran = match of {
             Of::Broadcast(name) => {

@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use hg_channel::{Arrived, next_record};
 
 use super::{Then, Worker};
-use crate::{broadcasts::OWN_PLACE, functions::Reply};
+use crate::{broadcasts::OWN_PLACE, functions::Reply, groups::By};
 
 /// Why a sender is not believed any more.
 pub(super) type Malformed = &'static str;
@@ -112,7 +112,9 @@ impl Worker {
             RAN => self.hear_ran(from, bytes),
             _ if kind < SYSTEM && kind & READ != 0 => self.hear_of_buffer(from, kind, group, bytes),
             _ if kind < SYSTEM || matches!(kind, ANSWER | HAS_READ | WITHDRAWN) => {
-                self.count_run(group)?;
+                let is_passed_on = kind < SYSTEM && kind & BROADCAST != 0;
+                let root = if is_passed_on { take_u32(&mut &*bytes)? } else { from };
+                self.count_run(group, (from, root))?;
                 self.group.set(group);
                 let ran = match kind {
                     ANSWER => self.hear_answer(from, bytes),
@@ -132,9 +134,9 @@ impl Worker {
         }
     }
 
-    pub(super) fn count_run(&self, group: Option<u32>) -> Result<(), Malformed> {
+    pub(super) fn count_run(&self, group: Option<u32>, by: By) -> Result<(), Malformed> {
         self.run.set(self.run.get() + 1);
-        let is_counted = group.is_none_or(|group| self.groups.borrow_mut().run(group));
+        let is_counted = group.is_none_or(|group| self.groups.borrow_mut().run(group, by));
         if is_counted { Ok(()) } else { Err("calls of too many groups") }
     }
 
