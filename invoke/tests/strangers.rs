@@ -172,11 +172,7 @@ fn a_buffer_that_is_not_there_is_said_so_and_what_stands_behind_it_runs() {
         scope.spawn(|| {
             let mut port = stranger(&meeting);
             // A call without arguments that can be read, of memory that is not there; and a call behind it.
-            let nobody = Descriptor::new(100, Rights::READ, b"nobody's").encode();
-            let size = u32::try_from(nobody.len()).unwrap().to_le_bytes();
-            let number = 5_u64.to_le_bytes();
-            let source = [9_u64.to_le_bytes(), 0_u64.to_le_bytes()].concat();
-            let body = [&number[..], &source, &size, &nobody, &[0; 8]].concat();
+            let (number, body) = (5_u64.to_le_bytes(), no_buffer());
             port.record(0, READ, body.len(), u64::MAX).unwrap().copy_from_slice(&body);
             port.record(0, 0, 8, u64::MAX).unwrap().copy_from_slice(&number);
             port.flush(0);
@@ -204,6 +200,48 @@ fn a_buffer_that_is_not_there_is_said_so_and_what_stands_behind_it_runs() {
         let ended = worker.wait_until(|| worker.gone().map(Err::<(), _>));
         assert!(matches!(ended, Err(Error::Gone { process: 1, .. })), "{ended:?}");
         assert_eq!((worker.calls(), worker.panicked(), worker.unmoved()), ((1, 2), 0, 0));
+    });
+}
+
+/// A call whose buffer is not there, as [`READ`] has it.
+fn no_buffer() -> Vec<u8> {
+    let nobody = Descriptor::new(100, Rights::READ, b"nobody's").encode();
+    let size = u32::try_from(nobody.len()).unwrap().to_le_bytes();
+    let source = [9_u64.to_le_bytes(), 0_u64.to_le_bytes()].concat();
+    [&5_u64.to_le_bytes()[..], &source, &size, &nobody, &[0; 8]].concat()
+}
+
+#[test]
+fn nothing_runs_that_a_stranger_has_sent_behind_what_no_worker_sends() {
+    let _watchdog = Watchdog::start();
+    let meeting = Meeting::default();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut port = stranger(&meeting);
+            // All wait for the buffer: a call of no function stands in its block, and calls that could run in others.
+            let buffer = no_buffer();
+            port.record(0, READ, buffer.len(), u64::MAX).unwrap().copy_from_slice(&buffer);
+            port.record(0, 7, 8, u64::MAX).unwrap().fill(0);
+            for _ in 0..20 {
+                port.seal(0);
+                port.record(0, 0, 8, u64::MAX).unwrap().fill(0);
+            }
+            port.flush(0);
+            while !is_over.load(Ordering::SeqCst) {
+                hears_anything(&mut port);
+            }
+        });
+        let fabric = Fabric::new().register(square).unwrap();
+        let worker = fabric.open(&Process(0, 2, &meeting), "sm://").unwrap().remove(0);
+        let ended = worker.wait_until(|| worker.gone().map(Err::<(), _>));
+        assert!(
+            matches!(&ended, Err(Error::Gone { process: 1, why }) if why.contains("no registered"))
+        );
+        assert_eq!(worker.calls(), (1, 1), "that of the buffer alone has run, without it");
+        let ended = worker.quiesce();
+        assert!(matches!(ended, Err(Error::Gone { process: 1, .. })), "{ended:?}");
+        is_over.store(true, Ordering::SeqCst);
     });
 }
 

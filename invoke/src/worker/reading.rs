@@ -24,7 +24,7 @@ use rustc_hash::FxHashMap;
 use super::{
     Worker,
     moving::After,
-    running::{BROADCAST, Malformed, READ, UNKNOWN, UNREADABLE, take_u32, take_u64},
+    running::{BROADCAST, Malformed, Next, READ, UNKNOWN, UNREADABLE, take_u32, take_u64},
 };
 use crate::{Error, broadcasts::Name};
 
@@ -181,11 +181,12 @@ impl Worker {
             let stream = self.stalled.borrow_mut().0.remove(&from);
             let Some((mut blocks, at)) = stream else { continue };
             let Some(mut block) = blocks.pop_front() else { continue };
-            self.run_from(block.arrived(), at, |_| self.run_with_buffer(*reading, failed));
-            while !self.stalled.borrow().0.contains_key(&from)
+            let first = |worker: &Self| worker.run_with_buffer(*reading, failed);
+            let mut next = self.run_from(block.arrived(), at, first);
+            while next == Next::Follows
                 && let Some(mut block) = blocks.pop_front()
             {
-                self.run_from(block.arrived(), 0, |_| Ok(()));
+                next = self.run_from(block.arrived(), 0, |_| Ok(()));
             }
             if let Some((behind, _)) = self.stalled.borrow_mut().0.get_mut(&from) {
                 behind.extend(blocks);

@@ -17,6 +17,17 @@ use hg_channel::{Arrived, next_record};
 use super::{Then, Worker};
 use crate::{broadcasts::OWN_PLACE, functions::Reply, groups::By};
 
+/// What becomes of the blocks behind one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The next one runs.
+    Follows,
+    /// They wait for a buffer that is being read.
+    Waits,
+    /// Their sender is gone by what it has sent before them: they do not run.
+    Gone,
+}
+
 /// Why a sender is not believed any more.
 pub(super) type Malformed = &'static str;
 
@@ -38,17 +49,17 @@ impl Worker {
         }
     }
 
-    /// Runs the records of a block from a place on; `first` comes before them.
+    /// Runs the records of a block from a place on; `first` comes before them. What becomes of the blocks behind it.
     #[inline]
     pub(super) fn run_from(
         &self,
         block: Arrived<'_>,
         at: usize,
         first: impl FnOnce(&Self) -> Result<(), Malformed>,
-    ) {
+    ) -> Next {
         self.is_inside.set(true);
         let (from, mut left) = (block.from(), &block.bytes()[at..]);
-        let mut first = Some(first);
+        let (mut first, mut next) = (Some(first), Next::Follows);
         self.caller.set(from);
         loop {
             let ran = catch_unwind(AssertUnwindSafe(|| {
@@ -62,6 +73,7 @@ impl Worker {
                 // A call that is lost is not passed over in silence: its sender is gone.
                 Ok(Err(why)) => {
                     self.port.borrow_mut().expel(from, why);
+                    next = Next::Gone;
                     break;
                 }
                 // A function that panics is behind; those after it run.
@@ -76,9 +88,11 @@ impl Worker {
         self.is_inside.set(false);
         if self.is_reading.take() {
             let at = block.bytes().len() - left.len();
-            return self.stalled.borrow_mut().stall(block.keep(), at);
+            self.stalled.borrow_mut().stall(block.keep(), at);
+            return Next::Waits;
         }
         self.port.borrow_mut().consumed(block);
+        next
     }
 
     #[inline]
