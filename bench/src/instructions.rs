@@ -193,30 +193,27 @@ fn print_profile(profile: &Profile, divisor: f64) -> Result<(), Error> {
     Ok(())
 }
 
-/// The calls, with both engines in this process.
+/// The calls, with both sides in this process.
 pub(crate) fn step(arguments: &StepArguments) -> Result<(), Error> {
-    if arguments.how == How::Notified {
-        let StepArguments { url, inflight, calls, .. } = arguments;
+    let StepArguments { url, inflight, calls, how } = arguments;
+    if *how == How::Notified {
         return invoke::step(url, *inflight, *calls, WARM_UP);
     }
-    let own = || builder(&arguments.url, Wait::Spin).progress(hg::Progress::Own);
-    let target = own().listen(true).open(&arguments.url)?;
-    match arguments.how {
-        How::Async => target.register(echo_async)?,
-        How::Plain | How::Deadline | How::Notified => target.register(echo)?,
+    let own = || builder(url, Wait::Spin).progress(hg::Progress::Own);
+    let target = own().listen(true).open(url)?;
+    if *how == How::Async {
+        target.register(echo_async)?;
+    } else {
+        target.register(echo)?;
     }
-    let origin = own().open(&arguments.url)?;
+    let origin = own().open(url)?;
     let peer = origin.lookup(target.address())?;
     let pair = (&target, &origin, &peer);
-    match arguments.how {
-        How::Plain | How::Async | How::Notified => {
-            steps(arguments, pair, |value| origin.call(echo, &peer, (value,)))
-        }
-        How::Deadline => {
-            let options = hg::CallOptions::within(DEADLINE);
-            steps(arguments, pair, |value| origin.call_with(echo, &peer, (value,), options))
-        }
+    if *how == How::Deadline {
+        let options = hg::CallOptions::within(DEADLINE);
+        return steps(arguments, pair, |value| origin.call_with(echo, &peer, (value,), options));
     }
+    steps(arguments, pair, |value| origin.call(echo, &peer, (value,)))
 }
 
 #[inline(always)]
