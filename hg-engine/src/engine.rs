@@ -17,7 +17,7 @@ use hg_na::Address;
 
 use crate::{
     Answer, Call, CallOptions, EventLoop, OneWay, OpenError, OwnedCall, Peer, Progress, Request,
-    dump,
+    Wait, dump,
     inside::is_in_handler,
     lock::Mutex,
     peer::ToAddress,
@@ -479,8 +479,14 @@ impl Engine {
     /// [`Engine::interrupt_progress`] threads hand progress over to one another. In a handler it does nothing: the turn there
     /// never comes.
     pub fn progress(&self, timeout: Duration) -> bool {
+        self.progress_with(self.own().shared.settings.wait, timeout)
+    }
+
+    /// The same with another wait than the engine was opened with ([`Builder::wait`](crate::Builder::wait)): for whoever knows at the moment
+    /// whether polling pays.
+    pub fn progress_with(&self, wait: Wait, timeout: Duration) -> bool {
         let port = self.own();
-        if timeout.is_zero() { port.progress_once() } else { port.progress_for(timeout) }
+        if timeout.is_zero() { port.progress_once() } else { port.progress_for(wait, timeout) }
     }
 
     /// Ends a [`Engine::progress`] that is under way in another thread, also one that sleeps; if there is none, the next one after its

@@ -65,6 +65,7 @@ use crate::{
     lock::MutexGuard,
     platform::{Spawned, Thread},
     port::{Look, OutcomeOf, Patient, Port, Role, Sleep, State, Work},
+    settings::Wait,
 };
 
 /// How long the background thread stays aside after the last caller has left.
@@ -308,14 +309,14 @@ impl Port {
 
     /// Makes progress until something moved, or for so long; says which. In a handler it does nothing.
     #[inline(never)]
-    pub(crate) fn progress_for(self: &Arc<Self>, timeout: Duration) -> bool {
+    pub(crate) fn progress_for(self: &Arc<Self>, wait: Wait, timeout: Duration) -> bool {
         if is_inside(self.id) {
             return false;
         }
         let limit = self.now().checked_add(timeout);
         waiting(|| {
             let Some((mut role, state)) = self.wait_for_role(limit) else { return false };
-            self.drive_until_moved(&mut role, state, limit)
+            self.drive_until_moved(&mut role, state, wait, limit)
         })
     }
 
@@ -324,10 +325,11 @@ impl Port {
         self: &'p Arc<Self>,
         role: &mut Role<'p>,
         mut state: MutexGuard<'p, State>,
+        wait: Wait,
         limit: Option<Instant>,
     ) -> bool {
         let platform = self.shared.platform.as_ref();
-        let mut idle = Idle::new(self.shared.settings.wait, platform, &self.background.spins);
+        let mut idle = Idle::new(wait, platform, &self.background.spins);
         loop {
             let (moved, _) = self.step(role, state, &mut |_: &mut _| None::<()>);
             let out_of_time = limit.is_some_and(|limit| limit <= platform.now());

@@ -16,6 +16,7 @@ use std::{
 use hg::bulk::{Bulk, Descriptor, Rights};
 
 use crate::{
+    checksum,
     error::Error,
     machine::{INLINE_MAX, PULLS_MAX},
     object::Blocks,
@@ -266,7 +267,7 @@ impl Work {
                     }
                 };
                 let is_right = bytes.len() as u64 == extent.len
-                    && checksum.is_none_or(|it| it == crc32c::crc32c(bytes));
+                    && checksum.is_none_or(|it| it == checksum::of(bytes));
                 if is_right {
                     blocks.write_at(extent.offset, bytes)?;
                 }
@@ -275,7 +276,7 @@ impl Work {
             Job::Load { extent, into, to, has_checksum } => {
                 self.make_room(extent.len);
                 blocks.read_at(extent.offset, &mut self.scratch)?;
-                let checksum = has_checksum.then(|| crc32c::crc32c(&self.scratch));
+                let checksum = has_checksum.then(|| checksum::of(&self.scratch));
                 let into = match into {
                     Slot::Bytes(_) => Slot::Bytes(self.scratch.clone()),
                     Slot::At(at) => {

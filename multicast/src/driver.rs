@@ -56,6 +56,9 @@ pub(crate) struct Driver<'e> {
     /// When somebody has waited too long.
     deadlines: BTreeMap<(Instant, u64), GroupId>,
     count: u64,
+    /// Groups that have more members here than this process has cores.
+    crowded: usize,
+    cores: usize,
     /// Groups that were told something in this round: what they say goes together.
     touched: Vec<GroupId>,
 }
@@ -76,6 +79,8 @@ impl<'e> Driver<'e> {
             disks: FxHashMap::default(),
             deadlines: BTreeMap::new(),
             count: 0,
+            crowded: 0,
+            cores: thread::available_parallelism().map_or(1, usize::from),
             touched: Vec::new(),
         };
         let waker = Waker::from(Arc::clone(inbox));
@@ -100,12 +105,19 @@ impl<'e> Driver<'e> {
                 // Those that have ended are watchers no more, and give back their places among the requests in service.
                 let is_there = |request: &hg::Request| !request.is_cancelled();
                 driver.watchers.retain(|it| it.request().is_some_and(is_there));
-                // Where members are more than cores, one that has just been told something may wait for this one.
-                thread::yield_now();
                 let next = driver.deadlines.first_key_value().map(|it| it.0.0);
                 let wait = next.map_or(IDLE, |it| it.saturating_duration_since(Instant::now()));
-                engine.progress(wait.min(IDLE));
+                driver.wait(wait.min(IDLE));
             }
+        }
+    }
+
+    /// Until something happens. Where members of a group are more than cores, one that was just told something may stand behind this one.
+    fn wait(&self, limit: Duration) {
+        if self.crowded > 0 {
+            self.engine.progress_with(hg::Wait::Block, limit);
+        } else {
+            self.engine.progress(limit);
         }
     }
 
@@ -164,6 +176,7 @@ impl<'e> Driver<'e> {
 
     fn insert(&mut self, id: GroupId, member: Member) {
         self.acquaintances.add(&member.addresses);
+        self.crowded += usize::from(member.near() > self.cores);
         self.members.insert(id, member);
     }
 
@@ -209,6 +222,7 @@ impl<'e> Driver<'e> {
     fn remove(&mut self, id: GroupId) {
         self.inbox.remove(id);
         if let Some(member) = self.members.remove(&id) {
+            self.crowded -= usize::from(member.near() > self.cores);
             self.acquaintances.remove(&member.addresses, self.inbox);
         }
         self.forget_moves(id);

@@ -20,7 +20,7 @@ use crate::{
     object::{Object, Received},
     options::Options,
     process::Process,
-    schedule::block_size,
+    schedule,
     shared::{Progress, Shared, State, TraceEvent},
     store::Store,
 };
@@ -31,6 +31,8 @@ pub struct Group {
     pub(crate) id: GroupId,
     pub(crate) own: u32,
     pub(crate) members: Arc<[Address]>,
+    /// How many the members were on when the group was formed first.
+    pub(crate) hosts: u32,
     pub(crate) options: Options,
     pub(crate) shared: Arc<Shared>,
     pub(crate) resent: Resent,
@@ -86,21 +88,25 @@ impl Group {
 
     /// Its store, the number of its disk, its size, and that of its blocks.
     fn prepare(&self, object: Object) -> Result<(Store, Option<u64>, u64, u64), Error> {
-        let members = u32::try_from(self.members.len()).unwrap_or(u32::MAX);
-        let of_size = |size| self.options.block_size.unwrap_or_else(|| block_size(size, members));
         let (process, mut number) = (&self.process, None);
         let (store, size) = Store::of_object(&process.engine, object, |blocks, size| {
             let disk = process.inbox.next_disk();
             number = Some(disk);
             let inbox = Arc::clone(&process.inbox);
             let tell = move |done| inbox.tell(Input::Disk(disk, done));
-            Disk::start(&process.engine, blocks, of_size(size).min(size.max(1)), tell)
+            Disk::start(&process.engine, blocks, self.block_size(size).min(size.max(1)), tell)
         })?;
-        let block_size = of_size(size);
+        let block_size = self.block_size(size);
         if !is_possible(size, block_size) {
             return Err(Error::TooLarge { size, block_size });
         }
         Ok((store, number, size, block_size))
+    }
+
+    /// Bytes of the blocks that an object of this size takes when this member sends it.
+    #[must_use]
+    pub fn block_size(&self, size: u64) -> u64 {
+        self.options.block_size.unwrap_or_else(|| schedule::block_size(size, self.hosts))
     }
 
     /// The next object that has come whole, in the root's order; `None` when the group was closed in good order. After a failure
@@ -147,13 +153,14 @@ impl Group {
         self.leaves = false;
         let (completion, completer) = Completion::new();
         let (process, shared) = (Arc::clone(&self.process), Arc::clone(&self.shared));
-        let options = self.options.clone();
+        let (hosts, options) = (self.hosts, self.options.clone());
         let formed = move |formed: Result<Reformed, Error>| {
             completer.complete(formed.map(|Reformed { id, own, members, resent }| Self {
                 process,
                 id,
                 own,
                 members,
+                hosts,
                 options,
                 shared,
                 resent,

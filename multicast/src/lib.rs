@@ -88,6 +88,7 @@
 
 #![forbid(unsafe_code)]
 
+mod checksum;
 mod completion;
 mod disk;
 mod driver;

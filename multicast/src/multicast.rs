@@ -13,6 +13,7 @@ use crate::{
     object::{Destination, Incoming},
     options::Options,
     process::Process,
+    schedule,
     shared::Shared,
     wire::{Unknown, meet, tell, watch},
 };
@@ -25,7 +26,8 @@ pub struct Multicast {
 
 impl Multicast {
     /// Opens an engine that listens. Settings, keys and handlers of one's own are the builder's; who makes its progress is decided here
-    /// ([`hg::Progress::Own`], by this thread).
+    /// ([`hg::Progress::Own`], by a thread of its own), and that this thread sleeps at once where a group has more members on this host than cores
+    /// are there, whatever [`hg::Builder::wait`] says: others want the core that it would poll on.
     ///
     /// # Errors
     /// [`Error::Engine`], [`Error::Thread`].
@@ -71,6 +73,7 @@ impl Multicast {
         incoming: impl FnMut(Incoming<'_>) -> Result<Destination, String> + Send + 'static,
     ) -> Result<Group, Error> {
         let nodes = options.check(members, own)?;
+        let hosts = schedule::hosts(&nodes);
         let place = members.iter().position(|member| member == self.address());
         if let Some(place) = place.filter(|place| *place as u64 != u64::from(own)) {
             let why = format!("this process is member {place} by its address, and not {own}");
@@ -95,7 +98,17 @@ impl Multicast {
         };
         self.process.inbox.push(Input::Open(Box::new(opening))).map_err(|_over| Error::Closed)?;
         let process = Arc::clone(&self.process);
-        Ok(Group { process, id, own, members, options, shared, resent: Vec::new(), leaves: true })
+        Ok(Group {
+            process,
+            id,
+            own,
+            members,
+            hosts,
+            options,
+            shared,
+            resent: Vec::new(),
+            leaves: true,
+        })
     }
 
     /// Ends the engine and all groups, whoever else has a clone: to the others this process has died, unless its groups were closed. Not to be

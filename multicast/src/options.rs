@@ -10,7 +10,7 @@ use crate::{error::Error, machine::STEPPED_ROOM_MAX, schedule::Choice};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// Bytes of a block; `None`: by the size of the object ([`schedule::block_size`](crate::schedule::block_size)).
+    /// Bytes of a block; `None`: by the size of the object ([`Group::block_size`](crate::Group::block_size)).
     pub block_size: Option<u64>,
     /// Who passes what on to whom.
     pub schedule: Choice,

@@ -9,6 +9,7 @@ mod pipeline;
 mod tests;
 
 use self::pipeline::Pipeline;
+pub(crate) use choice::hosts;
 pub use choice::{Choice, SMALL_MEMBERS_MAX, SMALL_OBJECT_MAX, block_size};
 pub(crate) use choice::{Kind, Plan, Stepped, WHOLE_BLOCKS_MAX};
 

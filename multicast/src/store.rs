@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hg::bulk::{Bulk, Descriptor, Frozen, Rights};
 
 use crate::{
+    checksum,
     disk::Disk,
     error::Error,
     machine::{Header, INLINE_MAX},
@@ -12,10 +13,10 @@ use crate::{
     wire::Place,
 };
 
-/// Bytes that are summed up at a time: they stay in the nearest cache, and are what the three streams of the sum take at once.
-const CHUNK: usize = 24 << 10;
+/// Bytes that are copied out to be summed up at a time: they stay in the nearest cache.
+const CHUNK: usize = 8 << 10;
 /// Bytes that are pulled inside a node before they are summed up: with those that they are copied from they stay in a core's own cache.
-pub(crate) const HOT: u64 = 10 * CHUNK as u64;
+pub(crate) const HOT: u64 = 256 << 10;
 
 /// Where an object is.
 pub(crate) enum Store {
@@ -164,9 +165,9 @@ impl Store {
         (offset, len): (u64, u64),
     ) -> Result<u32, hg::Error> {
         match self {
-            Self::Bytes(bytes) => Ok(crc32c::crc32c_append(sum, part(bytes, offset, len))),
+            Self::Bytes(bytes) => Ok(checksum::append(sum, part(bytes, offset, len))),
             Self::Memory { bulk, .. } => checksum_of(bulk, sum, (offset, len)),
-            Self::Frozen { bytes, .. } => Ok(crc32c::crc32c_append(sum, part(bytes, offset, len))),
+            Self::Frozen { bytes, .. } => Ok(checksum::append(sum, part(bytes, offset, len))),
             Self::Unseen(_) | Self::Disk(_) => {
                 Err(hg::Error::Unsupported("a checksum of what is not in memory"))
             }
@@ -219,7 +220,7 @@ fn checksum_of(bulk: &Bulk, mut sum: u32, (offset, len): (u64, u64)) -> Result<u
     while done < len {
         let now = usize::try_from(len - done).map_or(CHUNK, |it| it.min(CHUNK));
         bulk.read(offset + done, &mut chunk[..now])?;
-        sum = crc32c::crc32c_append(sum, &chunk[..now]);
+        sum = checksum::append(sum, &chunk[..now]);
         done += now as u64;
     }
     Ok(sum)
@@ -228,5 +229,5 @@ fn checksum_of(bulk: &Bulk, mut sum: u32, (offset, len): (u64, u64)) -> Result<u
 /// Whether a small block is what it should be.
 pub(crate) fn is_right(bytes: &[u8], header: &Header, block: u64, checksum: Option<u32>) -> bool {
     bytes.len() as u64 == header.range(block).1
-        && checksum.is_none_or(|it| it == crc32c::crc32c(bytes))
+        && checksum.is_none_or(|it| it == checksum::of(bytes))
 }

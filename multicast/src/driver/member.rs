@@ -141,6 +141,11 @@ impl Member {
         self.nodes[member as usize] == self.nodes[self.own as usize]
     }
 
+    /// Members on this node, this one among them.
+    pub(super) fn near(&self) -> usize {
+        (0..self.nodes.len()).filter(|it| self.nodes[*it] == self.nodes[self.own as usize]).count()
+    }
+
     fn trace(&self, what: What, peer: u32, object: u64, block: u64) {
         if self.options.trace {
             let at = Instant::now();

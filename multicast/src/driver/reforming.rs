@@ -82,6 +82,7 @@ impl Driver<'_> {
             return;
         };
         let Some(old) = self.members.remove(&id) else { return };
+        self.crowded -= usize::from(old.near() > self.cores);
         let before = Arc::clone(&old.addresses);
         let of = |it: &u32| old.addresses[*it as usize].clone();
         let (shared, within) = (old.shared, old.options.join_within);

@@ -77,10 +77,13 @@ impl<S> Machine<S> {
         }
         let stepped_room = self.config.in_flight;
         let Self { stepped, direct, objects, actions, .. } = self;
-        pump_lane(stepped, objects, actions, (stepped_room, STEPPED_ROOM_MAX));
-        for lane in direct.values_mut() {
-            pump_lane(lane, objects, actions, (DIRECT_ROOM, SMALL_ROOM));
-        }
+        let mut offer = |lane: &mut Lane, room| offer_next(lane, objects, actions, room);
+        while offer(stepped, (stepped_room, STEPPED_ROOM_MAX)) {}
+        // A block goes to all before the next one, so that all begin at once.
+        while direct
+            .values_mut()
+            .fold(false, |is_any, lane| offer(lane, (DIRECT_ROOM, SMALL_ROOM)) | is_any)
+        {}
     }
 
     pub(super) fn handle_took(&mut self, from: u32, object: u64, block: u64) {
@@ -152,13 +155,13 @@ impl<S> Machine<S> {
     }
 }
 
-/// `room`: blocks on their way, and small ones.
-fn pump_lane<S>(
+/// Offers the next block of a lane, if that can be; says whether. `room`: blocks on their way, and small ones.
+fn offer_next<S>(
     lane: &mut Lane,
     objects: &mut std::collections::BTreeMap<u64, Object>,
     actions: &mut std::collections::VecDeque<Action<S>>,
     room: (usize, usize),
-) {
+) -> bool {
     while let Some(number) = lane.current() {
         let Some(object) = objects.get_mut(&number) else {
             lane.skip(number);
@@ -166,7 +169,7 @@ fn pump_lane<S>(
         };
         let is_small = object.header.block_size.min(object.header.size) <= INLINE_MAX;
         if lane.offered() >= if is_small { room.1 } else { room.0 } {
-            return;
+            return false;
         }
         match lane.next(&object.come, |block| object.held.has(block)) {
             Next::Block(to, block) => {
@@ -174,9 +177,11 @@ fn pump_lane<S>(
                 lane.offer(Offered { to, object: number, block, is_told }, object.header.blocks());
                 let header = object.introduced.insert(to).then(|| object.header.clone());
                 actions.push_back(Action::Offer { to, object: number, block, header });
+                return true;
             }
-            Next::Missing => return,
+            Next::Missing => return false,
             Next::Over => lane.skip(number),
         }
     }
+    false
 }

@@ -72,6 +72,11 @@ impl Kind {
     }
 }
 
+/// Of these nodes.
+pub(crate) fn hosts(nodes: &[u32]) -> u32 {
+    number(heads(nodes).len())
+}
+
 /// The places of the first member of each node, the root's first.
 fn heads(nodes: &[u32]) -> Vec<usize> {
     let is_first = |place: &usize| !nodes[..*place].contains(&nodes[*place]);
@@ -156,17 +161,21 @@ impl Iterator for Stepped {
     }
 }
 
-/// Bytes of a block for an object of this size: about where what each block costs by itself and what it costs to fill the pipeline are
-/// equal, `sqrt(size * OVERHEAD / (dimensions - 1))`, a power of two.
+/// Bytes of a block for an object of this size that goes to so many hosts: about where what each block costs by itself and what it costs to
+/// fill the pipeline are equal, `sqrt(size * OVERHEAD / (dimensions - 1))`, a power of two. Inside one host all read from the root, and
+/// the first block is what is waited for.
 #[must_use]
-pub fn block_size(size: u64, members: u32) -> u64 {
-    let filling = u64::from(members.max(2).ilog2().max(2) - 1);
-    let best = (size / filling).saturating_mul(OVERHEAD).isqrt();
+pub fn block_size(size: u64, hosts: u32) -> u64 {
+    let filling = u64::from(hosts.max(2).ilog2().max(2) - 1);
+    let overhead = if hosts > 1 { OVERHEAD } else { OVERHEAD_INSIDE };
+    let best = (size / filling).saturating_mul(overhead).isqrt();
     best.next_power_of_two().clamp(BLOCK_MIN, BLOCK_MAX)
 }
 
 /// What a block costs by itself, as bytes that would travel meanwhile: 16 us at 1 GB/s.
 const OVERHEAD: u64 = 16 << 10;
+/// The same inside a host: a message to each member, and a wake-up, while bytes are copied four times as fast.
+const OVERHEAD_INSIDE: u64 = 64 << 10;
 /// Smallest block that is chosen.
 const BLOCK_MIN: u64 = 64 << 10;
 /// Largest block that is chosen.

@@ -182,3 +182,13 @@ fn inside_one_node_few_blocks_of_memory_go_straight_to_everybody() {
     assert_eq!(kind(few, &[0, 0, 2]), Kind::Hybrid);
     assert_eq!(kind(few, &[0, 1, 2]), Kind::Pipeline);
 }
+
+#[test]
+fn blocks_grow_with_the_root_of_the_object_and_are_larger_inside_a_host() {
+    let mib = 1 << 20;
+    let sizes = [1, mib / 16, mib, 16 * mib, 256 * mib, 4096 * mib, u64::MAX];
+    let blocks = |hosts| sizes.map(|size| block_size(size, hosts) >> 10);
+    assert_eq!(blocks(1), [64, 64, 256, 1024, 4096, 4096, 4096]);
+    assert_eq!(blocks(4), [64, 64, 128, 512, 2048, 4096, 4096]);
+    assert_eq!(blocks(8), [64, 64, 128, 512, 2048, 4096, 4096]);
+}

@@ -8,7 +8,7 @@ use hg::{
 };
 use hg_job::{Job, Local};
 use hg_job_runner::{program::Verdict, say, watch::Watch};
-use hg_multicast::{Data, Destination, Group, Multicast, Object, schedule};
+use hg_multicast::{Data, Destination, Group, Multicast, Object};
 
 use crate::{
     Error, NAME,
@@ -89,10 +89,10 @@ impl Run<'_> {
         block: Option<u64>,
     ) -> Result<(Row, bool), Error> {
         let members = self.job.size();
-        let block = block.unwrap_or_else(|| schedule::block_size(size, members));
-        self.tell(&format!("{}, {size} bytes in blocks of {block}", scheduled.name()));
         let buffer = Arc::new(self.multicast.engine().expose(shared(size)?, Rights::READ)?);
         let group = self.group(scheduled, block, &buffer)?;
+        let block = group.block_size(size);
+        self.tell(&format!("{}, {size} bytes in blocks of {block}", scheduled.name()));
         let (warm_up, count) = (self.arguments.warm_up.into(), u64::from(self.arguments.count));
         let (mut seconds, mut wrong) = (Vec::new(), 0_u64);
         for number in 0..warm_up + count {
@@ -116,9 +116,14 @@ impl Run<'_> {
         Ok((row, is_right))
     }
 
-    fn group(&self, scheduled: Scheduled, block: u64, buffer: &Arc<Bulk>) -> Result<Group, Error> {
+    fn group(
+        &self,
+        scheduled: Scheduled,
+        block: Option<u64>,
+        buffer: &Arc<Bulk>,
+    ) -> Result<Group, Error> {
         let id = Multicast::ids_of_job(self.job, 1)?[0];
-        let options = self.arguments.options(scheduled, Some(block));
+        let options = self.arguments.options(scheduled, block);
         let (destination, is_mapped) = (Arc::clone(buffer), self.arguments.mapped);
         let incoming = move |_: hg_multicast::Incoming<'_>| {
             let copied = Destination::Registered(Arc::clone(&destination));
