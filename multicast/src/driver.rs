@@ -24,8 +24,8 @@ use self::{acquaintance::Acquaintances, blocks::Pull, member::Member, seeing::Se
 use crate::{
     id::GroupId,
     inbox::{Closing, Inbox, Input, Opening, Sending},
-    machine::{Action, Event, Message},
-    wire::{Source, watch},
+    machine::{Action, Event, INLINE_MAX, Message},
+    wire::{Place, Source, watch},
 };
 
 /// How long nothing is looked at where nothing happens.
@@ -248,10 +248,20 @@ impl<'e> Driver<'e> {
         };
         self.ask(&address);
         let Some(member) = self.members.get_mut(&id) else { return };
-        if let Message::Took { object, block } = message {
-            member.passed_on(from, object, block);
-        }
-        member.machine.handle(Event::Message { from, message });
+        let event = match message {
+            Message::Took { object, block } if !member.machine.is_over() => {
+                member.passed_on(from, object, block);
+                Event::Message { from, message }
+            }
+            Message::Offer { source: Source { place: Place::Inline(bytes), .. }, .. }
+                if bytes.len() as u64 > INLINE_MAX =>
+            {
+                let why = "it broke the protocol: a block in an offer is a small one".to_owned();
+                Event::Wrong { from, why }
+            }
+            message => Event::Message { from, message },
+        };
+        member.machine.handle(event);
         if !self.touched.contains(&id) {
             self.touched.push(id);
         }

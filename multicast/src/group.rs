@@ -148,7 +148,8 @@ impl Group {
     ///
     /// # Errors
     /// [`Error::NotFailed`]; [`Error::Failed`] when the one that leads does not call it within
-    /// [`join_within`](crate::Options::join_within); [`Error::Members`] when nobody else is left; [`Error::Closed`].
+    /// [`join_within`](crate::Options::join_within); [`Error::Members`] when nobody else is left; [`Error::SameId`] when the one that leads
+    /// has said the id of another group of this process; [`Error::Closed`].
     pub fn reform(mut self) -> Completion<Result<Self, Error>> {
         self.leaves = false;
         let (completion, completer) = Completion::new();

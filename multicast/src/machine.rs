@@ -31,7 +31,12 @@ pub(crate) use self::{
     blocks::BlockSet,
     message::{Header, Message, is_possible},
 };
-use self::{lane::Lane, message::NUMBERS_END, object::Object, receiving::Waiting};
+use self::{
+    lane::Lane,
+    message::{NUMBERS_END, bounded},
+    object::Object,
+    receiving::Waiting,
+};
 
 /// Blocks of an object at most.
 pub(crate) const BLOCKS_MAX: u64 = 1 << 24;
@@ -57,8 +62,6 @@ const BEGUN_MAX: usize = 64;
 /// A root that follows on a dead one numbers its objects from that power of two for each group before: another one may have followed, and
 /// died, of which it has not heard everything.
 const GENERATION_BITS: u32 = 32;
-/// Longest reason that is passed on, in bytes.
-const WHY_MAX: usize = 512;
 
 /// What a member is told when it begins.
 #[derive(Debug, Clone)]
@@ -560,6 +563,9 @@ impl<S> Machine<S> {
 
     fn handle_reform(&mut self, from: u32, id: [u64; 2], members: Vec<u32>) {
         let Some(&leader) = members.first() else { return };
+        if members.len() >= self.config.nodes.len() {
+            return self.breach(from, "nobody is missing among those who go on");
+        }
         let is_sound = members.windows(2).all(|two| two[0] < two[1])
             && members.last() < Some(&self.members())
             && [from, self.config.own].iter().all(|it| members.contains(it));
@@ -591,10 +597,4 @@ impl<S> Machine<S> {
             self.tell(to, message());
         }
     }
-}
-
-/// A reason that is passed on is no longer than this.
-fn bounded(why: &str) -> String {
-    let end = why.char_indices().map(|it| it.0 + it.1.len_utf8()).take_while(|it| *it <= WHY_MAX);
-    why[..end.last().unwrap_or(0)].to_owned()
 }

@@ -81,6 +81,14 @@ impl Driver<'_> {
             self.refuse_to_reform(id, Error::Members(why.to_owned()));
             return;
         };
+        // Who leads has said the id, and may say that of another group.
+        if !self.inbox.add(new) {
+            if let Some(member) = self.members.get_mut(&id) {
+                member.reforming = Some(completer);
+            }
+            self.refuse_to_reform(id, Error::SameId);
+            return;
+        }
         let Some(old) = self.members.remove(&id) else { return };
         self.crowded -= usize::from(old.near() > self.cores);
         let before = Arc::clone(&old.addresses);
@@ -101,7 +109,6 @@ impl Driver<'_> {
         member.locals = old.locals;
         let resent = member.send_again();
         self.disks.values_mut().filter(|it| it.0 == id).for_each(|it| it.0 = new);
-        self.inbox.add(new);
         self.remove(id);
         self.insert(new, member);
         self.acquaintances.remove(&before, self.inbox);

@@ -1,42 +1,59 @@
 //! Strangers, and members that say what is not theirs to say.
 
+use std::{
+    fs::File,
+    sync::{Arc, Mutex, mpsc::channel},
+};
+
 use hg::CallError;
 use watchdog::Watchdog;
 
 use crate::{
-    Destination, Group, GroupId, Multicast, Options,
-    machine::{Header, Message},
+    Destination, Error, Group, GroupId, Multicast, Object, Options,
+    machine::{Header, INLINE_MAX, Message},
     schedule::{Choice, Kind},
     wire::{Meeting, Place, Source, Unknown, meet, tell, watch},
 };
 
 const URLS: [&str; 2] = ["sm://", "tcp://127.0.0.1"];
 
-fn open(url: &str) -> Multicast {
-    Multicast::open(hg::builder().setting("routing", "off"), url).unwrap()
-}
-
 fn plain(url: &str) -> hg::Builder {
     let builder = hg::builder();
     if url.starts_with("tcp") { builder.setting("routing", "off") } else { builder }
 }
 
-/// A group of three that has joined.
-fn joined(url: &str) -> (GroupId, Vec<Group>) {
-    let all: Vec<_> = if url.starts_with("tcp") {
-        (0..3).map(|_| open(url)).collect()
-    } else {
-        (0..3).map(|_| Multicast::open(hg::builder(), url).unwrap()).collect()
-    };
+/// Three processes.
+fn three(url: &str) -> Vec<Multicast> {
+    (0..3).map(|_| Multicast::open(plain(url), url).unwrap()).collect()
+}
+
+/// A group of those that has joined; `incoming` is asked with who asks.
+fn join(
+    all: &[Multicast],
+    incoming: impl Fn(u32) -> Result<Destination, String> + Clone + Send + 'static,
+) -> (GroupId, Vec<Group>) {
     let members: Vec<_> = all.iter().map(|it| it.address().clone()).collect();
     let id = GroupId::random().unwrap();
     let options = Options { schedule: Choice::Chain, ..Options::default() };
     let join = |(own, it): (u32, &Multicast)| {
-        it.group(id, &members, own, options.clone(), |_| Ok(Destination::Allocate)).unwrap()
+        let incoming = incoming.clone();
+        it.group(id, &members, own, options.clone(), move |_| incoming(own)).unwrap()
     };
-    let groups: Vec<_> = (0..).zip(&all).map(join).collect();
+    let groups: Vec<_> = (0..).zip(all).map(join).collect();
     groups[0].joined().wait().unwrap();
     (id, groups)
+}
+
+/// A group of three that has joined.
+fn joined(url: &str) -> (GroupId, Vec<Group>) {
+    join(&three(url), |_| Ok(Destination::Allocate))
+}
+
+/// A member says something that its machine would not.
+fn say(groups: &[Group], id: GroupId, (from, to): (u32, usize), message: Message<Source>) {
+    let engine = &groups[from as usize].process.engine;
+    let peer = engine.lookup(&groups[to].members()[to]).unwrap();
+    engine.notify(tell, &peer, (id, from, message)).wait().unwrap();
 }
 
 /// Everything that could end the group, or feed it.
@@ -163,5 +180,88 @@ fn whoever_has_watched_and_ended_keeps_no_place_among_the_requests_in_service() 
             closing.into_iter().for_each(|it| it.wait().unwrap());
             other.close();
         }
+    }
+}
+
+/// While the last member of the chain is asked where the object goes, the first one takes blocks of it that are not.
+#[test]
+fn who_takes_a_block_that_cannot_be_ends_its_group_by_name_and_no_process() {
+    let _watchdog = Watchdog::start();
+    // Five blocks of 64 KiB.
+    let (size, cannot_be) = (300_000, [(0, 5), (0, 1 << 48), (0, u64::MAX), (u64::MAX, 0)]);
+    let runs = URLS.iter().flat_map(|url| cannot_be.map(|it| (*url, it)));
+    for ((url, (object, block)), on_disk) in runs.flat_map(|it| [(it, false), (it, true)]) {
+        let all = three(url);
+        let (asked, is_asked) = channel();
+        let is_held = Arc::new(Mutex::new(()));
+        let held = is_held.lock().unwrap();
+        let wait = Arc::clone(&is_held);
+        let (id, groups) = join(&all, move |own| {
+            match own {
+                1 => asked.send(()).unwrap(),
+                _ => drop(wait.lock().unwrap()),
+            }
+            Ok(Destination::Allocate)
+        });
+        let zeros = || Box::new(File::open("/dev/zero").unwrap());
+        let sent: Object = if on_disk {
+            Object::Blocks { from: zeros(), size }
+        } else {
+            vec![0; usize::try_from(size).unwrap()].into()
+        };
+        let sending = groups[0].send(sent, b"").unwrap();
+        is_asked.recv().unwrap();
+        say(&groups, id, (1, 0), Message::Took { object, block });
+        let failure = sending.wait().unwrap_err();
+        let what = format!("{url} {object} {block} {on_disk}: {failure}");
+        assert!(failure.member == 1 && failure.why.contains("was not offered"), "{what}");
+        assert!(groups[0].progress().bytes <= size, "{what}: its bytes do not count");
+        drop(held);
+        for group in &groups {
+            // The first of the chain may have it whole.
+            let ended = group.receive().wait().and_then(|_| group.receive().wait());
+            assert_eq!(ended.unwrap_err(), failure, "{what}");
+        }
+        goes_on(join(&all, |_| Ok(Destination::Allocate)).1);
+    }
+}
+
+#[test]
+fn a_block_in_an_offer_that_is_not_small_ends_the_group_by_name_unread() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let (id, groups) = joined(url);
+        let large = vec![0; usize::try_from(INLINE_MAX).unwrap() + 1];
+        let source = Source { place: Place::Inline(large), checksum: None };
+        // It would wait for an object that does not begin.
+        let message = Message::Offer { object: 7, block: 0, header: None, source };
+        say(&groups, id, (1, 0), message);
+        for group in &groups {
+            let failure = group.receive().wait().unwrap_err();
+            assert!(failure.member == 1 && failure.why.contains("small one"), "{url}: {failure}");
+        }
+    }
+}
+
+#[test]
+fn nobody_goes_on_as_another_group_that_there_is() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let all = three(url);
+        let (other, good) = join(&all, |_| Ok(Destination::Allocate));
+        let (id, mut groups) = join(&all, |_| Ok(Destination::Allocate));
+        // The last two have spoken with each other.
+        let sending = groups[0].send(vec![1; 300_000], b"").unwrap();
+        for group in &groups[1..] {
+            drop(group.receive().wait().unwrap());
+        }
+        sending.wait().unwrap();
+        let message = Message::Reform { id: other.0, members: vec![1, 2] };
+        say(&groups, id, (1, 2), message);
+        let last = groups.pop().unwrap();
+        assert_eq!(last.receive().wait().unwrap_err().member, 0);
+        let reformed = last.reform().wait();
+        assert!(matches!(reformed, Err(Error::SameId)), "{url}: {reformed:?}");
+        goes_on(good);
     }
 }

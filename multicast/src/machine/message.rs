@@ -7,6 +7,8 @@ use crate::schedule::{Kind, WHOLE_BLOCKS_MAX};
 
 /// Bytes that may stand in front of an object.
 pub const METADATA_MAX: usize = 4096;
+/// Longest reason that is passed on, in bytes.
+const WHY_MAX: usize = 512;
 /// No root comes to numbers of objects from here.
 pub(super) const NUMBERS_END: u64 = 1 << 63;
 
@@ -84,4 +86,10 @@ pub(crate) enum Message<S> {
     Answer,
     /// The first of these members leads: the group goes on as this one, of them. Whoever hears it first from anybody tells the others.
     Reform { id: [u64; 2], members: Vec<u32> },
+}
+
+/// A reason that is passed on is no longer than this.
+pub(super) fn bounded(why: &str) -> String {
+    let end = why.char_indices().map(|it| it.0 + it.1.len_utf8()).take_while(|it| *it <= WHY_MAX);
+    why[..end.last().unwrap_or(0)].to_owned()
 }

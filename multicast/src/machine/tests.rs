@@ -135,6 +135,21 @@ fn who_is_blamed_and_may_live_is_told_by_whoever_blames_it_and_by_the_root() {
 }
 
 #[test]
+fn who_goes_on_without_anybody_missing_breaks_the_protocol_and_nobody_follows() {
+    let config = Config { own: 2, nodes: vec![0; 3], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut machine = Machine::<u64>::new(config, Carried::default());
+    let all = Message::Reform { id: [1, 2], members: vec![0, 1, 2] };
+    machine.handle(Event::Message { from: 0, message: all });
+    let actions = done_by(&mut machine);
+    assert!(actions.iter().any(|it| matches!(it, Action::Failed { member: 0, .. })));
+    // The survivors may still form a group of their own.
+    let survivors = Message::Reform { id: [3, 4], members: vec![1, 2] };
+    machine.handle(Event::Message { from: 1, message: survivors });
+    let reformed = Action::Reformed { id: [3, 4], members: vec![1, 2] };
+    assert_eq!(done_by(&mut machine), [reformed], "and not as what was said before");
+}
+
+#[test]
 fn whoever_hears_first_who_goes_on_tells_the_others_once() {
     let config = Config { own: 2, nodes: vec![0; 4], digest: 0, in_flight: 1, untaken_max: 1 };
     let mut machine = Machine::<u64>::new(config, Carried::default());

@@ -229,14 +229,14 @@ fn who_panics_over_a_block_ends_the_group_by_name() {
 #[test]
 fn who_leaves_without_closing_ends_the_group_for_all() {
     let _watchdog = Watchdog::start();
-    for url in URLS {
+    for (url, leaver) in URLS.iter().flat_map(|url| [0, 2].map(|leaver| (url, leaver))) {
         let members = Members::open(url, 4);
         let mut groups = members.group(&Options::default());
         groups[0].joined().wait().unwrap();
-        drop(groups.remove(2));
+        drop(groups.remove(leaver));
         for group in groups {
             let failure = group.receive().wait().unwrap_err();
-            assert!(failure.member == 2 && failure.why.contains("left"), "{failure}");
+            assert!(failure.member as usize == leaver && failure.why.contains("left"), "{failure}");
             assert!(group.close().wait().is_err());
         }
     }
