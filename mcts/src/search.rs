@@ -132,7 +132,8 @@ impl<G: Game> Search<G> {
         self.run_phase(budget, None)
     }
 
-    /// The same; every now and then `tell` is called, on this thread.
+    /// The same; every now and then `tell` is called, on this thread. It may make and drop searches of the same team, and drop the
+    /// team, which ends with this phase. A phase of another one is refused, and a move that one makes meanwhile may cost it its tree.
     ///
     /// # Errors
     /// As [`Search::run`].

@@ -214,6 +214,47 @@ fn two_searches_of_one_team_do_not_mix_and_tell_how_far_they_come() {
 }
 
 #[test]
+fn while_a_search_tells_others_of_its_team_are_made_and_dropped_and_refused_a_phase() {
+    let _watchdog = Watchdog::start();
+    led("sm://", (2, 2), |team| {
+        let mut one = Search::by(team, board(5, ""), small()).unwrap();
+        for _ in 0..4 {
+            let mut other = Some(Search::by(team, board(3, "a1"), small()).unwrap());
+            let mut made = None;
+            run(other.as_mut().unwrap(), 100);
+            let found = one.run_with(Budget::rollouts(500), |_| {
+                let Some(mut other) = other.take() else { return };
+                let refused = other.run(Budget::rollouts(1)).unwrap_err();
+                assert_eq!(refused.to_string(), "process 0 is searching");
+                assert!(other.audit().is_err() && other.variation(3).is_empty());
+                drop(other);
+                made = Some(Search::by(team, board(4, ""), small()).unwrap());
+            });
+            run(&mut made.expect("it has told something"), 100);
+            // Whoever owns the root next.
+            one.advance(found.unwrap().best.unwrap());
+        }
+    });
+}
+
+#[test]
+fn threads_with_searches_of_one_team_wait_for_each_other() {
+    let _watchdog = Watchdog::start();
+    led("sm://", (2, 1), |team| {
+        thread::scope(|scope| {
+            for size in [4, 5] {
+                scope.spawn(move || {
+                    for _ in 0..5 {
+                        let mut search = Search::by(team, board(size, ""), small()).unwrap();
+                        (0..5).for_each(|_| drop(run(&mut search, 20)));
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
 fn a_game_that_panics_in_one_process_ends_the_phase_in_all_and_names_it() {
     let _watchdog = Watchdog::start();
     for (processes, settings) in [(2, small()), (3, small())] {

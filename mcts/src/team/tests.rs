@@ -7,8 +7,16 @@ use meeting::{Meeting, Process};
 use proptest::prelude::*;
 use watchdog::Watchdog;
 
-use super::*;
-use crate::{Placement, Player, Search, WorkerStats, hex::Hex};
+use super::{
+    post::{self, Answer, Begin, LEADER, Order, Post, Word},
+    *,
+};
+use crate::{
+    Budget, Parallelism, Placement, Player, Search, WorkerStats,
+    hex::Hex,
+    stats::{Audit, Part, Sum, Sums},
+    wire,
+};
 
 /// The second of two processes.
 fn liar(meeting: &Meeting) -> Post {
@@ -167,4 +175,63 @@ fn a_process_that_gets_no_thread_says_so_before_anybody_waits_for_it() {
         let error = opened.expect_err("a thread is missing").to_string();
         assert!(error.starts_with("cannot start a thread ("), "{error}");
     }
+}
+
+/// The second of two processes, which has found nothing whenever it is asked: the searches that it was told are over.
+fn idle(mut post: Post) -> Vec<u32> {
+    let mut closed = Vec::new();
+    loop {
+        let answer = match post.wait(|inbox| inbox.orders.pop_front()).unwrap() {
+            Order::Begin(_) => {
+                let (stats, samples) = (WorkerStats::default(), Vec::new());
+                Answer::Part(Part { stats, root: None, counted: 0, proven: None, samples })
+            }
+            Order::Look { .. } => Answer::Look(None),
+            Order::Audit { .. } => Answer::Audit(Audit::default()),
+            Order::Close { search } => {
+                closed.push(search);
+                continue;
+            }
+            Order::End => Answer::Ended,
+            Order::Leave => break,
+        };
+        post.say(LEADER, Word::Answer(answer)).unwrap();
+    }
+    post.finish();
+    closed
+}
+
+/// A tree each.
+fn apart() -> Settings {
+    Settings { parallelism: Parallelism::Root, ..Settings::default() }
+}
+
+#[test]
+fn a_search_that_ends_while_another_one_tells_is_over_in_all_processes() {
+    let (meeting, _watchdog) = (Meeting::default(), Watchdog::start());
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| idle(liar(&meeting)));
+        let team = Team::open(&Process(0, 2, &meeting), 1, "sm://").unwrap().unwrap();
+        let new = || Search::by(&team, Hex::new(4).unwrap(), apart()).unwrap();
+        let (mut search, mut other) = (new(), Some(new()));
+        search.run_with(Budget::rollouts(100), |_| drop(other.take())).unwrap();
+        assert!(other.is_none() && search.audit().is_ok());
+        drop(team);
+        assert_eq!(serving.join().unwrap(), [2]);
+    });
+}
+
+#[test]
+fn a_team_that_is_dropped_while_a_search_tells_lets_the_others_go_when_that_phase_is_over() {
+    let (meeting, _watchdog) = (Meeting::default(), Watchdog::start());
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| Team::<Hex>::open(&Process(1, 2, &meeting), 2, "sm://"));
+        let team = Team::open(&Process(0, 2, &meeting), 2, "sm://").unwrap().unwrap();
+        let mut search = Search::by(&team, Hex::new(4).unwrap(), apart()).unwrap();
+        let mut team = Some(team);
+        search.run_with(Budget::rollouts(100), |_| drop(team.take())).unwrap();
+        assert!(team.is_none() && serving.join().unwrap().unwrap().is_none());
+        let gone = search.run(Budget::rollouts(1)).unwrap_err();
+        assert_eq!(gone.to_string(), "process 0 has let its team go");
+    });
 }
