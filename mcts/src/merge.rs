@@ -220,11 +220,14 @@ impl Merged {
         for it in news {
             // Each worker has an order of its own.
             if let Some(edge) = tree.edge_of(slot, it.mv) {
+                let before = tree.child(slot, edge);
                 let now = tree.add(slot, edge, (it.visits, it.score), it.proof);
+                let after = tree.child(slot, now);
                 told.swap(edge.into(), now.into());
                 let told = &mut told[usize::from(now)];
-                told.visits = told.visits.saturating_add(it.visits);
-                told.score = told.score.saturating_add(it.score);
+                // What the child could not count is not taken back from the others.
+                told.visits += after.visits - before.visits;
+                told.score = told.score.saturating_add(after.score.saturating_sub(before.score));
                 told.is_proven |= it.proof.is_some();
             }
         }

@@ -60,7 +60,7 @@ fn scan(tried: &Tried<'_>, weights: &Weights) -> u16 {
     let (visits, scores) = (&tried.visits[..count], &tried.scores[..count]);
     let mut greatest = i32::MIN;
     for child in 0..count {
-        // Below 2^31: `SIMULATIONS_MAX`.
+        // Below 2^31: see `tree.rs`.
         let visited = visits[child] as i32 as f32;
         let under_way = f32::from(pending[child]);
         let lost = under_way * weights.mean;

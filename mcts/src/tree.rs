@@ -56,6 +56,9 @@ struct Columns {
     scores: Vec<i32>,
 }
 
+/// The most simulations that a child counts: so many have a score, and are a positive number to vector instructions.
+const VISITS_MAX: u32 = i32::MAX.cast_unsigned();
+
 /// Calls a method of every column.
 macro_rules! each_column {
     ($columns:expr, $column:ident => $call:expr) => {{
@@ -399,12 +402,16 @@ impl Tree {
     }
 }
 
-/// Adds simulations and their score at a child and its parent, as many as the child can still count.
+/// Adds simulations and their score at a child and its parent, unless these are more than the child can still count: then neither, so that
+/// scores stay within visits.
 fn count(node: &mut Node, columns: &mut Columns, at: usize, (visits, score): (u32, i32)) {
-    let before = columns.visits[at];
-    columns.visits[at] = before.saturating_add(visits);
-    node.visits += u64::from(columns.visits[at] - before);
+    let sum = columns.visits[at].saturating_add(visits);
+    if sum > VISITS_MAX {
+        return;
+    }
+    columns.visits[at] = sum;
     columns.scores[at] = columns.scores[at].saturating_add(score);
+    node.visits += u64::from(visits);
 }
 
 /// A child's result may be known now, and its parent's with it.
@@ -456,6 +463,10 @@ fn grow<T>(items: &mut Vec<T>, more: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        Instructions, VirtualLoss,
+        select::{self, Weights},
+    };
 
     fn tally(score: i32) -> Tally {
         Tally { rollouts: 1, simulations: 16, score }
@@ -490,6 +501,21 @@ mod tests {
         assert_eq!(tree.node(slot).visits, 0);
         assert_eq!(tree.back_up(slot, 1, tally(0), None), Ok(None));
         assert_eq!((tree.node(slot).pending, tree.child(slot, 1).pending), (0, 0));
+    }
+
+    #[test]
+    fn a_child_counts_no_more_than_what_is_positive_to_a_selection() {
+        let mut tree = Tree::new(usize::MAX);
+        let slot = tree.insert(1, Player::First, &[4, 5], 1, 1).unwrap();
+        for score in [7, 2_000_000_000] {
+            tree.add(slot, 0, (2_000_000_000, score), None);
+        }
+        tree.add(slot, 1, (10, 5), None);
+        let child = tree.child(slot, 0);
+        assert_eq!((child.visits, child.score), (2_000_000_000, 7), "not half of it either");
+        assert_eq!(tree.node(slot).visits, 2_000_000_010);
+        let weights = Weights::new(tree.node(slot), VirtualLoss::Unobserved, 16, 1.0);
+        assert_eq!(select::best(Instructions::best(), &tree.tried(slot), &weights), 1);
     }
 
     #[test]

@@ -239,3 +239,15 @@ fn what_another_one_has_tried_is_not_tried_again_and_its_nodes_are_made() {
         assert_eq!(node.tried, all[0].tree.node(there).tried, "{here:x}");
     }
 }
+
+#[test]
+fn what_a_child_cannot_count_any_more_is_not_taken_back_from_others() {
+    let mut tree = Tree::new(usize::MAX);
+    let slot = tree.insert(1, Player::First, &[4, 5], 1, 1).unwrap();
+    let mut merged = Merged::new(Share::new::<Hex>(1), 1 << 20);
+    merged.begin(&mut tree, Some(slot), 1);
+    for score in [7, 2_000_000_000] {
+        merged.add(&mut tree, slot, &[News { mv: 4, visits: 2_000_000_000, score, proof: None }]);
+    }
+    assert!(merged.news_of(&mut tree, slot).is_empty());
+}
