@@ -50,7 +50,12 @@ impl<G: Portable> Member<G> {
     fn obey_all(&mut self) -> Result<(), Gone> {
         self.post.say(LEADER, Word::Hello)?;
         loop {
-            let order = self.post.wait(|inbox| inbox.orders.pop_front())?;
+            let (closed, order) = self.post.wait(|inbox| {
+                let (closed, order) = (std::mem::take(&mut inbox.closed), inbox.orders.pop_front());
+                (order.is_some() || !closed.is_empty()).then_some((closed, order))
+            })?;
+            closed.iter().for_each(|search| drop(self.workers.remove(search)));
+            let Some(order) = order else { continue };
             let is_end = matches!(order, Order::End);
             if let Some(answer) = self.obey(&order, None)? {
                 self.post.say(LEADER, Word::Answer(answer))?;
@@ -74,10 +79,6 @@ impl<G: Portable> Member<G> {
                 let mut audit = worker(search).map(Worker::audit).unwrap_or_default();
                 audit.waiting += self.post.inbox.messages.len() as u64;
                 Some(Answer::Audit(audit))
-            }
-            Order::Close { search } => {
-                self.workers.remove(search);
-                None
             }
             Order::End => Some(Answer::Ended),
             Order::Leave => None,
@@ -183,7 +184,8 @@ impl<G> Member<G> {
     /// A search is over: nobody answers that. Who is gone is found out by the next order.
     pub(super) fn close(&mut self, search: u32) {
         self.workers.remove(&search);
-        let _ = self.tell_all(&Order::Close { search });
+        let others = 1..self.post.all();
+        let _ = others.into_iter().try_for_each(|to| self.post.say(to, Word::Close { search }));
     }
 
     fn tell_all(&mut self, order: &Order) -> Result<(), Gone> {

@@ -29,6 +29,8 @@ pub(crate) enum Word {
     Hello,
     /// The leader says what is to be done.
     Order(Order),
+    /// The leader says that a search is over.
+    Close { search: u32 },
     /// The leader is told what came of it.
     Answer(Answer),
     /// The leader is told how far a phase has come.
@@ -37,7 +39,7 @@ pub(crate) enum Word {
     Broken { process: u32, why: String },
 }
 
-/// What the leader wants of all others, one thing at a time. All but `Close` and `Leave` are answered.
+/// What the leader wants of all others, one thing at a time. All but `Leave` are answered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
     Begin(Begin),
@@ -46,9 +48,6 @@ pub(crate) enum Order {
         key: u64,
     },
     Audit {
-        search: u32,
-    },
-    Close {
         search: u32,
     },
     /// Nothing more is searched.
@@ -98,6 +97,8 @@ pub(crate) struct Inbox {
     /// How much work each thread has said to wait for it.
     pub(crate) loads: Vec<u32>,
     pub(crate) orders: VecDeque<Order>,
+    /// Searches that are over. No number is used again, so it does not matter which orders these came between.
+    pub(crate) closed: Vec<u32>,
     pub(crate) answers: Vec<Option<Answer>>,
     pub(crate) progress: Option<Progress>,
     /// Who was the first to be gone, or to send what makes no sense.
@@ -108,8 +109,10 @@ thread_local! {
     static HERE: RefCell<Inbox> = RefCell::default();
 }
 
-/// Orders that may wait. The leader gives the next one when the last one was answered; those that close searches need no answer.
-const ORDERS_MAX: usize = 1024;
+/// Orders that may wait: the leader gives the next one when the last one was answered.
+const ORDERS_MAX: usize = 2;
+/// Searches that may have ended since this thread has last looked: more than any process has memory for.
+const CLOSED_MAX: usize = 1 << 20;
 /// Messages that may wait at one of so many threads: one for each rollout under way, or two rounds of news of all others; and ends of phases.
 fn messages_max(all: u16) -> usize {
     let news = Share::new::<()>(all - 1).messages();
@@ -139,12 +142,17 @@ pub(crate) fn hear(here: &Request, word: Word) {
             Word::Order(order) if from == LEADER && inbox.orders.len() < ORDERS_MAX => {
                 inbox.orders.push_back(order);
             }
+            Word::Close { search } if from == LEADER && inbox.closed.len() < CLOSED_MAX => {
+                inbox.closed.push(search);
+            }
             Word::Answer(answer) => inbox.answers[usize::from(from)] = Some(answer),
             Word::Progress(progress) => inbox.progress = Some(progress),
             Word::Broken { process, why } => {
                 inbox.broken.get_or_insert(Gone { process, why: why.into() });
             }
-            Word::Order(_) => inbox.accuse(from, "has given orders that are not its to give"),
+            Word::Order(_) | Word::Close { .. } => {
+                inbox.accuse(from, "has given orders that are not its to give");
+            }
         }
     });
 }

@@ -18,12 +18,17 @@ use crate::{
     wire,
 };
 
+/// The post of one of two processes.
+fn post_of(rank: u32, meeting: &Meeting, url: &str) -> Post {
+    let fabric = Fabric::new().register(post::deliver).unwrap();
+    let fabric = fabric.register(post::hear).unwrap().queue_max(post::WAITING_MAX);
+    let here = fabric.open(&Process(rank, 2, meeting), url).unwrap().remove(0);
+    Post::new(here, 1)
+}
+
 /// The second of two processes.
 fn liar(meeting: &Meeting) -> Post {
-    let fabric = Fabric::new().register(post::deliver).unwrap();
-    let fabric = fabric.register(post::hear).unwrap();
-    let here = fabric.open(&Process(1, 2, meeting), "sm://").unwrap().remove(0);
-    let mut post = Post::new(here, 1);
+    let mut post = post_of(1, meeting, "sm://");
     post.say(LEADER, Word::Hello).unwrap();
     post
 }
@@ -124,7 +129,7 @@ fn a_line_of_moves_has_none_that_cannot_be_made() {
                         let child = Sum { mv: 5_000, owner: 0, visits, score, proof };
                         Answer::Look(Some(Sums { visits, children: vec![child] }))
                     }
-                    Order::Audit { .. } | Order::Close { .. } => continue,
+                    Order::Audit { .. } => continue,
                     Order::End => Answer::Ended,
                     Order::Leave => break,
                 };
@@ -179,7 +184,6 @@ fn a_process_that_gets_no_thread_says_so_before_anybody_waits_for_it() {
 
 /// The second of two processes, which has found nothing whenever it is asked: the searches that it was told are over.
 fn idle(mut post: Post) -> Vec<u32> {
-    let mut closed = Vec::new();
     loop {
         let answer = match post.wait(|inbox| inbox.orders.pop_front()).unwrap() {
             Order::Begin(_) => {
@@ -188,15 +192,12 @@ fn idle(mut post: Post) -> Vec<u32> {
             }
             Order::Look { .. } => Answer::Look(None),
             Order::Audit { .. } => Answer::Audit(Audit::default()),
-            Order::Close { search } => {
-                closed.push(search);
-                continue;
-            }
             Order::End => Answer::Ended,
             Order::Leave => break,
         };
         post.say(LEADER, Word::Answer(answer)).unwrap();
     }
+    let closed = std::mem::take(&mut post.inbox.closed);
     post.finish();
     closed
 }
@@ -234,4 +235,26 @@ fn a_team_that_is_dropped_while_a_search_tells_lets_the_others_go_when_that_phas
         let gone = search.run(Budget::rollouts(1)).unwrap_err();
         assert_eq!(gone.to_string(), "process 0 has let its team go");
     });
+}
+
+#[test]
+fn any_number_of_searches_may_end_while_a_process_stands_still() {
+    const SEARCHES: u32 = 20_000;
+    let (meeting, _watchdog) = (Meeting::default(), Watchdog::start());
+    let url = "tcp://127.0.0.1";
+    let (mut leader, mut serving) = thread::scope(|scope| {
+        let serving = scope.spawn(|| post_of(1, &meeting, url));
+        (post_of(0, &meeting, url), serving.join().unwrap())
+    });
+    for search in 0..SEARCHES {
+        leader.say(1, Word::Close { search }).unwrap();
+    }
+    let mut closed = Vec::new();
+    while closed.len() < SEARCHES as usize {
+        // As much leaves as there is room for, before the other one looks again.
+        (0..100).for_each(|_| leader.progress().unwrap());
+        serving.progress().unwrap();
+        closed.append(&mut serving.inbox.closed);
+    }
+    assert!(closed.into_iter().eq(0..SEARCHES));
 }
