@@ -306,6 +306,7 @@ impl SmContext {
             && !self.has_chores
             && self.finished.is_empty()
             && self.intake.ferries.is_empty()
+            && self.later.is_empty()
             && !self.waiter.has_ready();
         if !is_idle {
             return false;

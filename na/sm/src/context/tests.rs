@@ -2,6 +2,7 @@
 
 mod left_behind;
 mod taken_back;
+mod told_later;
 
 use std::{
     sync::{

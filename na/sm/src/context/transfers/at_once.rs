@@ -101,6 +101,9 @@ impl SmContext {
         if connection.is_open() {
             self.later.push(peer);
             self.has_leftovers = true;
+            if self.is_sleeping {
+                self.chore(); // The sleeper does not know that somebody is owed a word.
+            }
         } else {
             self.start(peer);
         }
