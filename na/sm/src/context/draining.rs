@@ -93,10 +93,13 @@ impl SmContext {
         let is_over = connection.parting.is_empty();
         connection.fail_all(&reason, &mut self.finished);
         self.finished.push(Completion::HungUp { peer, reason: reason.clone() });
-        let last_words = match reason {
+        let was_open = connection.link.is_some();
+        // A hang-up of an open connection without a word is a death ([`ProcessWatch::hung_up`]).
+        let last_words = match &reason {
             GoneReason::Forgotten => Some(GOODBYE.to_owned()),
+            GoneReason::Closed | GoneReason::Exited | GoneReason::Refused(_) => None,
             GoneReason::Misbehaved(_) => Some(for_the_other_side(&reason)),
-            _ => None,
+            other => was_open.then(|| for_the_other_side(other)),
         };
         self.dismantle(peer, last_words.as_deref());
         if is_over {

@@ -215,6 +215,11 @@ impl SmContext {
             Ok(Received::Nothing) => return,
             // No goodbye was said. To a connection that was not accepted there is none.
             Ok(Received::Closed) => {
+                if connection.is_open()
+                    && let Some(watch) = &connection.watch
+                {
+                    watch.hung_up();
+                }
                 let lives = connection.watch.as_ref().is_some_and(|watch| watch.alive());
                 let is_refused = lives && connection.phase == Phase::Connecting;
                 let reason = if is_refused { GoneReason::Closed } else { GoneReason::Exited };

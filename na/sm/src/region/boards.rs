@@ -7,6 +7,8 @@
 //!
 //! Pins are claims, and nobody waits for them: what is pinned is retired. That is as many regions of each connection as it has pin
 //! words; a process that has left [`LEAVING_MAX`] connections with pins behind gets no other one until they are clear or it has ended.
+//! Those of one user that have no number here share that limit, and end, as far as is known, by a hang-up without a goodbye: once
+//! this side has closed first, what they pin stays.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -69,7 +71,7 @@ impl Boards {
         watch: Arc<ProcessWatch>,
     ) -> Result<u64, Error> {
         let mut list = self.lock();
-        let left = list.leaving.iter().filter(|it| it.watch.pid() == watch.pid()).count();
+        let left = list.leaving.iter().filter(|it| it.watch.shares_limits_with(&watch)).count();
         if left >= LEAVING_MAX {
             return Err(Error::Limit {
                 what: "closed connections of one process that seem to be in the middle of a transfer",
@@ -233,5 +235,24 @@ pub(crate) mod tests {
         let refused = boards.add(own(), pinning(99), this_process());
         assert!(matches!(refused, Err(Error::Limit { .. })), "{refused:?}");
         assert!((0..LEAVING_MAX).all(|index| boards.pinned(u32::try_from(index).unwrap(), 1)));
+    }
+    #[test]
+    fn processes_without_a_number_share_a_limit_with_those_of_their_user_alone_and_end_with_their_socket()
+     {
+        let nameless = |uid| Arc::new(ProcessWatch::without_number(uid));
+        let (boards, liar) = (Boards::default(), nameless(7));
+        let removed =
+            |index, watch| boards.remove(boards.add(own(), pinning(index), watch).unwrap());
+        (0..LEAVING_MAX as u64).for_each(|index| removed(index, Arc::clone(&liar)));
+        let refused = boards.add(own(), pinning(99), nameless(7));
+        assert!(matches!(refused, Err(Error::Limit { .. })), "{refused:?}");
+        boards.add(own(), pinning(99), nameless(8)).unwrap();
+        boards.add(own(), pinning(99), this_process()).unwrap();
+        boards.tidy();
+        assert!(boards.has_leaving(), "it may be in the middle of a transfer");
+        liar.hung_up();
+        boards.tidy();
+        assert!(!boards.has_leaving() && boards.pinned(99, 1));
+        boards.add(own(), pinning(99), nameless(7)).unwrap();
     }
 }

@@ -27,7 +27,10 @@ use rustix::{
 
 use hg_na_parts::limits::os_error;
 
-use super::{address_space, socket::Socket};
+use super::{
+    address_space,
+    socket::{Credentials, Socket},
+};
 use crate::os::errno;
 
 /// Watches one process, as the socket to it and the system know it.
@@ -35,6 +38,9 @@ use crate::os::errno;
 pub(crate) struct ProcessWatch {
     /// `None`: it has no number here, being in a pid namespace that is not visible.
     process: Option<Process>,
+    uid: u32,
+    /// One without a number has ended, as far as its socket tells.
+    has_ended: AtomicBool,
     /// Hung up when the process ends, and when it executes another program. Its connection's, and closed with that.
     socket: Weak<Socket>,
     space: OnceLock<Option<File>>,
@@ -54,12 +60,12 @@ impl ProcessWatch {
     /// # Errors
     /// `PeerGone(Exited)` when it is gone already; [`Error::Limit`].
     pub(crate) fn of(socket: &Arc<Socket>) -> Result<Self, Error> {
-        let pid = socket.peer_credentials()?.pid;
+        let Credentials { pid, uid } = socket.peer_credentials()?;
         let process = match pid {
             1.. => Some(Process { pidfd: pidfd_of(socket.fd(), pid)?, pid }),
             _ => None,
         };
-        let watch = Self::new(process, Arc::downgrade(socket));
+        let watch = Self::new(process, uid, Arc::downgrade(socket));
         if watch.alive() { Ok(watch) } else { Err(Error::PeerGone(GoneReason::Exited)) }
     }
 
@@ -68,17 +74,40 @@ impl ProcessWatch {
     pub(crate) fn of_child(child: &std::process::Child, socket: &Arc<Socket>) -> Self {
         let pid = i32::try_from(child.id()).expect("a process id is an i32");
         let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).expect("a child");
-        Self::new(Some(Process { pidfd, pid }), Arc::downgrade(socket))
+        Self::new(
+            Some(Process { pidfd, pid }),
+            nix::unistd::geteuid().as_raw(),
+            Arc::downgrade(socket),
+        )
     }
 
-    fn new(process: Option<Process>, socket: Weak<Socket>) -> Self {
+    /// Watches a process of that user, which has no number here.
+    #[cfg(test)]
+    pub(crate) fn without_number(uid: u32) -> Self {
+        Self::new(None, uid, Weak::new())
+    }
+
+    fn new(process: Option<Process>, uid: u32, socket: Weak<Socket>) -> Self {
         let is_denied = AtomicBool::new(process.is_none());
-        Self { process, socket, space: OnceLock::new(), is_denied }
+        let has_ended = AtomicBool::new(false);
+        Self { process, uid, has_ended, socket, space: OnceLock::new(), is_denied }
     }
 
     /// Whether the process has not ended, as far as can be known. One system call.
     pub(crate) fn alive(&self) -> bool {
         self.is_quiet(None)
+    }
+
+    /// Its connection, which was open, has hung up without a goodbye. Of one without a number nothing else tells its end: its socket
+    /// is closed when none of its threads is in a system call any more.
+    pub(crate) fn hung_up(&self) {
+        // Relaxed: nothing else is published by it. What a process has done before its end is done.
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they are one process, or two of one user that cannot be told apart.
+    pub(crate) fn shares_limits_with(&self, other: &Self) -> bool {
+        self.pid() == other.pid() && self.uid == other.uid
     }
 
     /// Whether its memory is still that of the program that was connected to: a process that executes another one keeps its
@@ -90,7 +119,9 @@ impl ProcessWatch {
 
     /// A pidfd becomes readable when its process ends; hang-ups are told unasked. An error is no sign of either.
     fn is_quiet(&self, socket: Option<&Socket>) -> bool {
-        let Some(Process { pidfd, .. }) = &self.process else { return true };
+        let Some(Process { pidfd, .. }) = &self.process else {
+            return !self.has_ended.load(Ordering::Relaxed); // Relaxed: as in `hung_up`.
+        };
         let pidfd = PollFd::new(pidfd.as_fd(), PollFlags::POLLIN);
         let told = match socket {
             Some(socket) => {

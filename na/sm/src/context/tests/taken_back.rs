@@ -1,8 +1,15 @@
 //! Memory that its owner takes back at the edges of a connection: nobody writes it any more.
 
-use std::{os::fd::AsFd, time::Instant};
+use std::{
+    os::fd::AsFd,
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
 
-use hg_na::{Begun, Context as _, Direction, Memory, Peer, Region, RegionState, Rights, Transit};
+use hg_na::{
+    Begun, Completion, Context as _, Direction, GoneReason, Memory, Peer, Region, RegionState,
+    Rights, Transit,
+};
 use watchdog::in_time;
 
 use super::{Pair, open};
@@ -20,6 +27,7 @@ use crate::{
     },
     rendezvous::{
         packet::{PACKET_MAX, Packet},
+        process::ProcessWatch,
         socket::{Received, Socket},
     },
     segment::Rings,
@@ -150,4 +158,39 @@ fn who_has_left_too_much_behind_is_refused_before_it_is_welcomed() {
     let is_refused =
         matches!(&words, Packet::Refuse(why) if why.contains("in the middle of a transfer"));
     assert!(is_refused, "{words:?}");
+}
+
+#[test]
+fn who_has_no_number_here_and_dies_in_the_middle_of_a_transfer_pins_nothing_any_more() {
+    let mut pair = Pair::connected();
+    let from = only_peer(&mut pair.target);
+    let boards = &pair.domains[1].regions.boards;
+    let connection = pair.target.peers.find(from).unwrap();
+    let link = connection.link.as_ref().unwrap();
+    let watch = Arc::new(ProcessWatch::without_number(7));
+    let (own, rings) = (link.own.rings.share(), Arc::clone(&link.theirs.rings));
+    boards.remove(connection.board.take().unwrap());
+    connection.board = Some(boards.add(own, rings, Arc::clone(&watch)).unwrap());
+    connection.watch = Some(watch);
+    let origin = pair.origin.peers.find(pair.to).unwrap();
+    origin.link.as_ref().unwrap().own.rings.pins.0[0].store(1 | (1 << 32), Ordering::Relaxed);
+    assert!(boards.pinned(0, 1));
+    origin.socket = None;
+    let start = Instant::now();
+    while pair.target.is_connected(from) || pair.target.peers.len() > 0 {
+        in_time!(start, "it never hears the hang-up");
+        pair.target.waiter.poll().unwrap();
+        pair.target.progress(Instant::now(), &mut Vec::new()).unwrap();
+    }
+    assert!(!pair.domains[1].regions.boards.has_leaving(), "its segment, and what it pinned");
+}
+
+#[test]
+fn who_ends_an_open_connection_for_a_reason_of_its_own_says_so_and_is_not_taken_for_dead() {
+    let mut pair = Pair::connected();
+    let from = only_peer(&mut pair.target);
+    pair.target.end(from, GoneReason::Exhausted("open files".into()));
+    pair.until(|pair| pair.origin.peers.len() == 0);
+    let is_told = |it: &Completion| matches!(it, Completion::Gone { reason: GoneReason::Refused(why), .. } if why.contains("open files"));
+    assert!(pair.done.iter().any(is_told), "{:?}", pair.done);
 }
