@@ -14,7 +14,8 @@
 //! ```
 //! A greeting is a claim, and tokens are heard by other processes of the peer's machine. What goes out over a shared pair reaches whoever made
 //! that, so neither end sends before the other one has spoken over the pair itself, with the line's number: a stranger can not. For the
-//! same reason only the Welcome of the line that a pair was offered for connects it; lines that were put on it earlier wait for that.
+//! same reason only the Welcome of the line that a pair was offered for connects it; lines that were put on it earlier wait for that. A Welcome
+//! that names a pair which is connected already has to have that pair's number and token at the other end, which were not told to its machine.
 //!
 //! A pair whose last line has ended is closed by agreement, since the peer may be about to put another line on it:
 //! ```text
@@ -28,10 +29,10 @@ use std::{collections::BTreeMap, net::IpAddr};
 /// Tokens in one greeting; what is not named there is not shared.
 pub(crate) const TOKENS_MAX: usize = 64;
 
-/// Words that are no lines.
+/// Words that are no lines: a greeting that names one is refused where it is read.
 const CLOSE: u32 = 0;
 const CLOSED: u32 = 1;
-const FIRST_LINE: u32 = 16;
+pub(crate) const FIRST_LINE: u32 = 16;
 
 /// The other end of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,13 @@ pub(crate) struct Far {
     pub(crate) ip: Option<IpAddr>,
     /// Whether it puts several lines on a pair.
     pub(crate) shares: bool,
+}
+
+impl Far {
+    /// Whether both are one end of one pair.
+    fn is_same(&self, other: &Self) -> bool {
+        (self.number, self.token) == (other.number, other.token)
+    }
 }
 
 /// What is to be done.
@@ -176,7 +184,7 @@ impl Sharing {
         match pair.phase {
             Phase::Offered if connects => (pair.far, pair.phase) = (Some(far), Phase::Open),
             Phase::Offered => {}
-            Phase::Open | Phase::Closing if pair.far.map(|it| it.number) == Some(far.number) => {
+            Phase::Open | Phase::Closing if pair.far.is_some_and(|it| it.is_same(&far)) => {
                 pair.phase = Phase::Open
             }
             Phase::Open | Phase::Closing | Phase::Broken => return None,

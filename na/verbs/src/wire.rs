@@ -11,7 +11,7 @@
 //! | 34 | 1 | longest packet: codes of 256 to 4,096 bytes |
 //! | 35 | 1 | reads that it answers at a time |
 //! | 36 | 8 | its token |
-//! | 44 | 4 | the connection's line |
+//! | 44 | 4 | the connection's line: 16 or more |
 //! | 48 | 1 | 1: others may share its pair |
 //! | 49 | 8 each | tokens: 64 at most |
 
@@ -19,7 +19,7 @@ use hg_na_link::{Greeting, frame::Reader};
 
 use crate::{
     card::{Greeted, Side},
-    sharing::TOKENS_MAX,
+    sharing::{FIRST_LINE, TOKENS_MAX},
 };
 
 const MAGIC: [u8; 8] = *b"hg-vrb\x00\x03";
@@ -53,7 +53,10 @@ impl Greeting for Greeted {
         while !reader.0.is_empty() {
             tokens.push(u64::from_le_bytes(reader.array()?));
         }
-        let is_possible = (1..=5).contains(&mtu) && shares <= 1 && tokens.len() <= TOKENS_MAX;
+        let is_possible = (1..=5).contains(&mtu)
+            && line >= FIRST_LINE
+            && shares <= 1
+            && tokens.len() <= TOKENS_MAX;
         let side = Side { number, first_packet, gid, lid, mtu, reads, token };
         is_possible.then_some(Self { side, line, shares: shares == 1, tokens })
     }
@@ -79,6 +82,10 @@ mod tests {
         assert_eq!(Greeted::decode(&bytes[..bytes.len() - 1]), None);
         assert_eq!(Greeted::decode(&[&bytes[..], b"x"].concat()), None);
         assert_eq!(Greeted::decode(&[&bytes[..], &[0; 8]].concat()), None, "too many tokens");
+        for line in 0..FIRST_LINE {
+            let word = Greeted { line, ..greeted.clone() };
+            assert_eq!(Greeted::decode(&encoded(&word)), None, "{line} is a word of a pair");
+        }
         let wide = Greeted { side: Side { mtu: 6, ..side }, ..greeted };
         assert_eq!(Greeted::decode(&encoded(&wide)), None);
     }

@@ -123,7 +123,7 @@ impl World {
         };
         let line = self.processes[to].open(false);
         let own = match self.processes[to].hello(line, from.1, &tokens) {
-            Some(own) => (own, 0),
+            Some(own) => (own, self.processes[to].pairs[&own].token),
             None => {
                 let own = self.card(to, Some((from.0, pair.0)));
                 let far = Far { number: pair.0, token: pair.1, ip: ip(), shares };
@@ -317,6 +317,28 @@ fn a_stranger_who_names_anothers_pair_is_told_nothing_over_it() {
     assert!(taken.is_some(), "it is believed so far");
     world.settle();
     assert!(!world.joined.contains(&(1, theirs)), "nothing is sent for it");
+}
+
+#[test]
+fn a_stranger_who_welcomes_on_anothers_pair_has_nothing_said_over_it() {
+    let mut world = World::new([true; PROCESSES]);
+    world.dial(0, 1);
+    world.settle();
+    let (own, pair) = world.processes[0].pairs.iter().next().expect("one");
+    let (own, token, far) = (*own, pair.token, pair.far.expect("it is met"));
+    // He is told the token, and sees the number of its other end.
+    let offered = world.card(0, None);
+    let line = world.processes[0].open(true);
+    assert_eq!(world.processes[0].offer(line, offered, ip()), [token]);
+    let claimed = Far { token: far.token + 1, ..far };
+    for theirs in [1, FIRST_LINE] {
+        let mut effects = Vec::new();
+        let met = world.processes[0].welcome(line, token, (claimed, theirs), &mut effects);
+        assert_eq!((met, effects), (None, Vec::new()));
+    }
+    let mut effects = Vec::new();
+    let met = world.processes[0].welcome(line, token, (far, FIRST_LINE), &mut effects);
+    assert_eq!(met, Some((own, false)), "who has it is welcome on it");
 }
 
 proptest! {
