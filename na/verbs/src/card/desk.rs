@@ -73,6 +73,11 @@ impl Desk {
     /// Another thread has something for it.
     pub(super) fn put(&self, event: Event) {
         self.inbox.push(event);
+        self.wake();
+    }
+
+    /// Another thread wakes it, if it sleeps.
+    pub(super) fn wake(&self) {
         if self.sleep.answers() {
             self.waiter.wake();
         }

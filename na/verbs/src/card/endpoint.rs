@@ -35,7 +35,7 @@ const RECEIVES: usize = 1024;
 /// Completions of sends that may wait to be taken.
 const SENT: usize = 4096;
 /// Completions taken at a time.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 /// How long a queue pair stays whose peer has not got everything, or does not answer.
 pub(super) const PART_WAITS: Duration = Duration::from_secs(1);
 
@@ -313,8 +313,13 @@ impl Endpoint {
         })
     }
 
-    /// Takes some of what has happened: for one context, and into the inboxes of the others. Says whether there was something.
-    pub(super) fn poll(&mut self, desk: &Arc<Desk>, events: &mut Vec<Event>) -> bool {
+    /// Wakes every other context that sleeps.
+    pub(super) fn wake_all_but(&self, desk: &Arc<Desk>) {
+        self.desks.iter().filter(|it| !Arc::ptr_eq(it, desk)).for_each(|it| it.wake());
+    }
+
+    /// Takes some of what has happened, [`BATCH`] at most: for one context, and into the inboxes of the others. Says how much there was.
+    pub(super) fn poll(&mut self, desk: &Arc<Desk>, events: &mut Vec<Event>) -> usize {
         self.post_read();
         let mut completions = mem::take(&mut self.completions);
         completions.resize(BATCH, sys::Wc::default());
@@ -334,7 +339,7 @@ impl Endpoint {
             let waiting = self.desks.iter().filter(|it| it.room.answers());
             waiting.for_each(|it| it.put(Event::Room));
         }
-        found > 0
+        found
     }
 
     fn received(&mut self, it: &sys::Wc, desk: &Arc<Desk>, events: &mut Vec<Event>) {

@@ -20,7 +20,7 @@ use rdma_core_sys as sys;
 use crate::{
     card::{
         Desk, Device, Event, Fault, Greeted, Told,
-        endpoint::{Endpoint, Stock},
+        endpoint::{BATCH, Endpoint, Stock},
         frames::Frame,
         pair::{Cargo, Gauge, Post},
         registration::Registration,
@@ -305,7 +305,7 @@ impl Hub {
         self.serve(&mut endpoint);
         drop(endpoint);
         desk.take(events);
-        found || !events.is_empty()
+        found > 0 || !events.is_empty()
     }
 
     /// The card has said something.
@@ -325,19 +325,23 @@ impl Hub {
     }
 
     /// Makes the next completion wake whoever waits for [`Self::fd`], then looks at the card whoever has the turn: he may be one who only posts. Says
-    /// whether something had come before.
+    /// whether something had come before. What had come was signalled to all, and is no more: if it is more than is taken here, those who sleep are
+    /// woken to look for themselves.
     ///
     /// # Errors
     /// [`Fault`].
     pub(crate) fn arm(&self, desk: &Arc<Desk>, events: &mut Vec<Event>) -> Result<bool, Fault> {
         desk.sleeps();
         let mut endpoint = self.endpoint();
-        endpoint.arm()?;
+        let armed = endpoint.arm();
         desk.take(events);
         let found = endpoint.poll(desk, events);
+        if armed.is_err() || found == BATCH {
+            endpoint.wake_all_but(desk);
+        }
         drop(endpoint);
         desk.take(events);
-        Ok(found || !events.is_empty())
+        armed.map(|()| found > 0 || !events.is_empty())
     }
 
     /// When a queue pair is given up.

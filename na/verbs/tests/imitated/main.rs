@@ -6,6 +6,7 @@ mod behaviour;
 mod conformance;
 mod forked;
 mod imitation;
+mod neighbours;
 mod ports;
 mod sharing;
 mod strangers;

@@ -23,7 +23,7 @@ use fabric::{Fabric, Queued, Run};
 static FABRIC: Mutex<Option<Fabric>> = Mutex::new(None);
 
 /// Cards, and the last byte of their addresses in 127.0.0.0/8.
-const CARDS: [(&std::ffi::CStr, u8); 7] = [
+const CARDS: [(&std::ffi::CStr, u8); 9] = [
     (c"imitated0", 1),
     (c"imitated1", 2),
     (c"imitated2", 3),
@@ -31,6 +31,8 @@ const CARDS: [(&std::ffi::CStr, u8); 7] = [
     (c"imitated4", 5),
     (c"imitated5", 6),
     (c"imitated6", 7),
+    (c"imitated7", 8),
+    (c"imitated8", 9),
 ];
 
 /// What there is of an opened card.

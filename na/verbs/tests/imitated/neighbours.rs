@@ -1,0 +1,109 @@
+//! Contexts of one process on one queue pair: none of them costs the others a message, a wake-up or a connection.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use hg_na::{Address, Completion, Context, Domain, Message, Op, OpenOptions, Peer, Plugin as _};
+use hg_na_verbs::VerbsPlugin;
+use watchdog::in_time;
+
+use crate::imitation::LIBRARY;
+
+/// The cards of the neighbours and of their peer, in tests that run one after the other: [`alone`].
+const NEAR: &str = "verbs://imitated7";
+const FAR: &str = "verbs://imitated8";
+/// Longer than anything takes here.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Contexts = Vec<Box<dyn Context>>;
+
+fn open(url: &str, contexts: u8) -> (Arc<dyn Domain>, Contexts) {
+    let options = OpenOptions::listening();
+    let domain = VerbsPlugin::over(&LIBRARY).open(&Address::new(url).unwrap(), &options).unwrap();
+    let contexts = (0..contexts).map(|id| domain.context(id).unwrap()).collect();
+    (domain, contexts)
+}
+
+fn step(context: &mut dyn Context) -> Vec<Completion> {
+    let mut done = Vec::new();
+    context.progress(Instant::now(), &mut done).unwrap();
+    done
+}
+
+/// Until nothing moves between them.
+fn settle(contexts: &mut [&mut dyn Context]) {
+    let start = Instant::now();
+    let mut quiet = 0;
+    while quiet < 100 {
+        in_time!(start, "it never ends");
+        let mut moved = false;
+        for context in &mut *contexts {
+            moved |= context.progress(Instant::now(), &mut Vec::new()).unwrap();
+        }
+        quiet = if moved { 0 } else { quiet + 1 };
+    }
+}
+
+fn send(context: &mut dyn Context, to: Peer) {
+    context.post(0, Op::SendUnexpected { to, message: Message::copied(b"hello") }).unwrap();
+}
+
+fn arrived(done: &[Completion]) -> usize {
+    done.iter().filter(|it| matches!(it, Completion::Unexpected { .. })).count()
+}
+
+/// One message, and its arrival.
+fn greet(from: &mut dyn Context, to: Peer, there: &mut dyn Context) {
+    send(from, to);
+    let (start, mut heard) = (Instant::now(), 0);
+    while heard == 0 {
+        in_time!(start, "it never arrives");
+        step(from);
+        heard = arrived(&step(there));
+    }
+}
+
+fn connect(from: &mut dyn Context, to: &mut dyn Context) -> Peer {
+    let peer = from.lookup(to.address()).unwrap();
+    greet(from, peer, to);
+    peer
+}
+
+#[test]
+fn one_who_sleeps_is_woken_although_a_neighbour_has_taken_the_cards_signal() {
+    let _alone = alone();
+    let ((_domain, mut near), (_other, mut far)) = (open(NEAR, 3), open(FAR, 1));
+    let far = &mut *far[0];
+    let back: Vec<Peer> = near.iter_mut().map(|it| connect(far, &mut **it)).collect();
+    let [sleeper, neighbour, third] = &mut near[..] else { panic!("three of them") };
+    let (sleeper, neighbour) = (&mut **sleeper, &mut **neighbour);
+    settle(&mut [&mut *sleeper, &mut *neighbour, &mut **third, &mut *far]);
+    let start = Instant::now();
+    while !sleeper.may_sleep() {
+        in_time!(start, "it never sleeps");
+        step(sleeper);
+    }
+    // More than are taken at once, and the last one is the sleeper's.
+    (0..40).for_each(|_| [back[1], back[2]].iter().for_each(|it| send(far, *it)));
+    send(far, back[0]);
+    // The neighbour thinks of sleeping, finds something, and has enough of it.
+    assert!(!neighbour.may_sleep());
+    step(neighbour);
+    let start = Instant::now();
+    sleeper.waiter().wait(Some(PATIENCE)).unwrap();
+    assert!(start.elapsed() < PATIENCE, "slept through a message");
+    let mut heard = 0;
+    while heard == 0 {
+        in_time!(start, "it has not come");
+        heard = arrived(&step(sleeper));
+    }
+}
