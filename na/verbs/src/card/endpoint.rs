@@ -353,21 +353,18 @@ impl Endpoint {
         }
         let word = u32::from_be(it.imm_data);
         let len = usize::try_from(it.byte_len).unwrap_or(usize::MAX).min(FRAME);
-        let is_joined = |line: &Line| line.joined_on == Some(it.qp_num);
-        if !self.lines.get(&word).is_some_and(is_joined) {
+        let is_carried = |line: &Line| line.is_carried_by(it.qp_num);
+        if !self.lines.get(&word).is_some_and(is_carried) {
             self.heard(it.qp_num, word);
         }
-        let line = self.lines.get_mut(&word).filter(|line| len > 0 && is_joined(line));
+        let line = self.lines.get_mut(&word).filter(|line| len > 0 && is_carried(line));
         let Some(line) = line else { return self.post_receive(frame) };
         if let Some(place) = line.place_at(desk) {
             events.push(Event::Arrived { place, bytes: Bytes::Frame(frame, len) });
             return;
         }
         let bytes = Bytes::Copy(frame.bytes(len).into());
-        let fault = Fault::Status(sys::WC_WR_FLUSH_ERR);
-        if !line.put(|place| Event::Arrived { place, bytes }) {
-            line.put(|place| Event::Broken { place, fault });
-        }
+        line.put(|place| Event::Arrived { place, bytes });
         self.post_receive(frame);
     }
 
@@ -385,7 +382,7 @@ impl Endpoint {
                     let Some(line) = lines.get_mut(&line) else { continue };
                     match line.place_at(desk) {
                         Some(place) => events.push(Event::Moved { place, id }),
-                        None => drop(line.put(|place| Event::Moved { place, id })),
+                        None => line.put(|place| Event::Moved { place, id }),
                     }
                 }
             }

@@ -37,6 +37,8 @@ pub(super) struct Line {
     pub(super) joined_on: Option<u32>,
     /// Events in the inbox since it was emptied so often.
     unread: (u64, u32),
+    /// There were more than a peer may leave: it is over, and nothing is put there any more.
+    is_flooded: bool,
 }
 
 impl Line {
@@ -44,15 +46,26 @@ impl Line {
         Arc::ptr_eq(&self.desk, desk).then_some(self.place)
     }
 
-    /// Puts something into the inbox; `false`: there is more of this line than a peer may leave.
-    pub(super) fn put(&mut self, event: impl FnOnce(u32) -> Event) -> bool {
+    /// Whether what comes over a pair with this line's number is for its context.
+    pub(super) fn is_carried_by(&self, number: u32) -> bool {
+        self.joined_on == Some(number) && !self.is_flooded
+    }
+
+    /// Puts something into the inbox; the end of the line instead, if there is more of it than a peer may leave.
+    pub(super) fn put(&mut self, event: impl FnOnce(u32) -> Event) {
+        if self.is_flooded {
+            return;
+        }
         let emptied = self.desk.emptied();
         if self.unread.0 != emptied {
             self.unread = (emptied, 0);
         }
         self.unread.1 += 1;
-        self.desk.put(event(self.place));
-        self.unread.1 <= super::desk::UNREAD_MAX
+        self.is_flooded = self.unread.1 > super::desk::UNREAD_MAX;
+        self.desk.put(match self.is_flooded {
+            false => event(self.place),
+            true => Event::Broken { place: self.place, fault: FLOODED },
+        });
     }
 }
 
@@ -61,7 +74,8 @@ impl Endpoint {
     pub(super) fn open_line(&mut self, desk: &Arc<Desk>, place: u32, dials: bool) -> u32 {
         let line = self.sharing.open(dials);
         let desk = Arc::clone(desk);
-        self.lines.insert(line, Line { desk, place, joined_on: None, unread: (0, 0) });
+        self.lines
+            .insert(line, Line { desk, place, joined_on: None, unread: (0, 0), is_flooded: false });
         line
     }
 
@@ -221,6 +235,9 @@ impl Endpoint {
 
 /// The other end of a shared pair has closed it.
 const CLOSED: Fault = Fault::Status(sys::WC_WR_FLUSH_ERR);
+
+/// A peer that keeps to its credits never leaves as much.
+const FLOODED: Fault = Fault::Event("it has sent more than its credits allow");
 
 fn far(greeted: &Greeted, ip: Option<IpAddr>) -> Far {
     let Side { number, token, .. } = greeted.side;

@@ -290,6 +290,36 @@ fn thousands_of_refused_operations_end_by_name_and_cost_no_memory() {
     });
 }
 
+#[test]
+fn a_flood_for_one_who_does_not_look_is_cut_short_and_costs_no_memory() {
+    const FLOOD: u32 = 20_000;
+    alone("a_flood_for_one_who_does_not_look_is_cut_short_and_costs_no_memory", || {
+        let mut scene = Scene::new(&[]);
+        let mut neighbour = End {
+            domain: Arc::clone(&scene.victim.domain),
+            context: scene.victim.domain.context(1).unwrap(),
+        };
+        let there = scene.good.context.lookup(neighbour.context.address()).unwrap();
+        greet(&mut scene.good, there, &mut neighbour);
+        // From now on only the neighbour looks.
+        let (pair, before) = (pairs(CARD)[0], resident_kib());
+        for _ in 0..FLOOD {
+            assert!(say_to(pair, GOOD, &[0x55; 4096]));
+            neighbour.step();
+        }
+        let grown = resident_kib().saturating_sub(before);
+        assert!(grown < 16 << 10, "{grown} KiB more");
+        greet(&mut scene.good, there, &mut neighbour);
+        let mut ends = 0;
+        scene.until("it is not sent away", |told| {
+            ends = told.iter().filter(|it| is_gone(it)).count();
+            ends > 0
+        });
+        assert_eq!(ends, 1);
+        greet(&mut scene.good, there, &mut neighbour);
+    });
+}
+
 /// A greeting as the layout in `wire` says, of a queue pair that is nowhere.
 fn hello(ip: IpAddr, number: u32) -> Vec<u8> {
     let IpAddr::V4(ip) = ip else { panic!("the imitation has IPv4 addresses") };
