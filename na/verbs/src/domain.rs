@@ -39,14 +39,14 @@ impl VerbsDomain {
         let bounds = settings.bounds.with_key(options.key.as_ref())?;
         let common = Common::new(bounds, true, options.listen)?;
         let (mut ports, mut first) = (Vec::new(), Parts::new());
-        for wanted in wanted(asked.card, settings.devices)? {
+        for (place, wanted) in wanted(asked.card, settings.devices)?.into_iter().enumerate() {
             let device = Device::open(library, &wanted)?;
             let ip = ip_of(&wanted, &device)?;
             let listener = listen((ip, asked.port), options.listen, url)?;
-            let hub = Hub::open(&device, (settings.signal_every, settings.shares))?;
+            let hub = Hub::open((place, &device), (settings.signal_every, settings.shares))?;
             let health = Health::new(common.bounds.silence_bound);
             common.warn_of_strangers(&listener.place);
-            ports.push(Port::new(device, (bound(&listener)?, &hub), health));
+            ports.push(Port::new((place, device), (bound(&listener)?, &hub), health));
             first.push((hub, listener));
         }
         Ok(Self(Arc::new(Shared {

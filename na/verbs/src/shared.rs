@@ -26,6 +26,8 @@ const CARD_GONE: Fault = Fault::Event("the card was removed, or cannot be used a
 /// A port that is used.
 #[derive(Debug)]
 pub(crate) struct Port {
+    /// Its place among those of the domain.
+    place: usize,
     pub(crate) device: Arc<Device>,
     /// Where context 0 takes its lifelines; each other one has a TCP port of its own.
     pub(crate) home: SocketAddr,
@@ -38,12 +40,12 @@ pub(crate) struct Port {
 
 impl Port {
     pub(crate) fn new(
-        device: Arc<Device>,
+        (place, device): (usize, Arc<Device>),
         (home, hub): (SocketAddr, &Arc<Hub>),
         health: Health,
     ) -> Self {
         let (hubs, health) = (Mutex::new(vec![Arc::downgrade(hub)]), Mutex::new(health));
-        Self { device, home, hubs, health, is_waiting: AtomicBool::new(false) }
+        Self { place, device, home, hubs, health, is_waiting: AtomicBool::new(false) }
     }
 
     pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
@@ -136,7 +138,8 @@ impl Shared {
         if let Some(hub) = hubs.iter().find_map(Weak::upgrade).filter(|_| self.shares) {
             return Ok(hub);
         }
-        let hub = Hub::open(&port.device, (self.signal_every, self.shares))?;
+        let how = (self.signal_every, self.shares);
+        let hub = Hub::open((port.place, &port.device), how)?;
         hubs.push(Arc::downgrade(&hub));
         Ok(hub)
     }

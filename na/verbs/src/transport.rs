@@ -1,6 +1,7 @@
 //! How a context reaches its peers by queue pairs: what [`hg_na_frames`] asks of a transport.
 
 use std::{
+    hash::Hash,
     io, mem,
     net::{IpAddr, SocketAddr},
     sync::{Arc, atomic::Ordering},
@@ -11,7 +12,7 @@ use std::{
 use hg_na::{Address, Completion, Error, GoneReason, Peer, Segment};
 use hg_na_frames::{Connection, FramedContext, FramesWaiter, Lifeline, Place, Transport, Unmet};
 use hg_na_link::{
-    Carrier, Grant, Header,
+    Carrier, Framed, Grant, Header, Link, Links,
     exchange::{self, Came},
     frame::HEADER,
 };
@@ -19,7 +20,7 @@ use hg_na_memory::Held;
 
 use crate::{
     address::target,
-    card::{Bytes, Desk, Event, FRAME, Fault, Greeted, Hub, Registration, Way},
+    card::{Bytes, Desk, Event, FRAME, Fault, Greeted, Hub, Registration, Target, Way},
     shared::Shared,
     spread,
 };
@@ -264,9 +265,11 @@ impl Transport for Verbs {
     }
 
     fn hear_device(&mut self, now: Instant) {
-        for port in &self.shared.ports {
+        for (port, hub) in self.shared.ports.iter().zip(&self.hubs) {
             if port.hear(now) {
+                // Both are readable for ever.
                 self.waiter.remove(port.device.event_fd());
+                self.waiter.remove(hub.fd());
             }
         }
     }
@@ -359,7 +362,7 @@ impl Transport for Verbs {
         for port in 0..context.transport.hubs.len() {
             let Verbs { hubs, desk, events, .. } = &mut context.transport;
             found |= hubs[port].poll(desk, events);
-            handle_all(context, port);
+            handle_all(context);
         }
         Ok(found)
     }
@@ -385,7 +388,7 @@ impl Transport for Verbs {
         for port in 0..context.transport.hubs.len() {
             let Verbs { hubs, desk, events, .. } = &mut context.transport;
             let found = hubs[port].arm(desk, events);
-            handle_all(context, port);
+            handle_all(context);
             if let Err(fault) = &found {
                 tracing::debug!(%fault, "a completion queue is not armed");
             }
@@ -442,53 +445,67 @@ impl Transport for Verbs {
     }
 }
 
-/// Handles what was found at a port, and what others have found at any.
+/// Handles what was found, and what others have found.
 #[inline]
-fn handle_all(context: &mut VerbsContext, port: usize) {
+fn handle_all(context: &mut VerbsContext) {
     let mut events = mem::take(&mut context.transport.events);
     for event in events.drain(..) {
-        happened(context, port, event);
+        happened(context, event);
     }
     context.transport.events = events;
 }
 
+/// What a link has of its connection.
+type Met = Framed<Connection<Route>>;
+
+/// A connection, if it is still the one that is meant.
+#[inline]
+fn meant<K: Clone + Eq + Hash>(links: &mut Links<K, Met>, of: Target) -> Option<&mut Link<K, Met>> {
+    let is_meant = |it: &Route| it.line == Some(of.line) && it.port == of.port;
+    links.at(of.place).filter(|link| is_meant(&link.way.own.route))
+}
+
 /// Something has happened to a connection.
 #[inline]
-fn happened(context: &mut VerbsContext, port: usize, event: Event) {
+fn happened(context: &mut VerbsContext, event: Event) {
     match event {
-        Event::Arrived { place, bytes } => arrived(context, (port, place), bytes),
-        Event::Joined { place } => {
-            if let Some(link) = context.links.at(place) {
+        Event::Arrived { of, bytes } => arrived(context, of, bytes),
+        Event::Joined { of } => {
+            if let Some(link) = meant(&mut context.links, of) {
                 link.way.own.route.is_joined = true;
+                context.came(of.place, Ok(Came::Nothing));
             }
-            context.came(place, Ok(Came::Nothing));
         }
-        Event::Moved { place, id } => {
-            if let Some(peer) = context.links.at(place).map(|link| link.peer) {
+        Event::Moved { of, id } => {
+            if let Some(peer) = meant(&mut context.links, of).map(|link| link.peer) {
                 context.moved(peer, id, false);
             }
         }
-        Event::Broken { place, fault } => context.way_broke(place, fault),
+        Event::Broken { of, fault } => {
+            if meant(&mut context.links, of).is_some() {
+                context.way_broke(of.place, fault);
+            }
+        }
         Event::Room => {}
     }
 }
 
 /// A frame of a connection has come.
 #[inline]
-fn arrived(context: &mut VerbsContext, (port, place): (usize, u32), bytes: Bytes) {
+fn arrived(context: &mut VerbsContext, of: Target, bytes: Bytes) {
     let VerbsContext { links, transport, .. } = context;
     let regions = &transport.shared.common.regions;
-    let link = links.at(place).filter(|link| link.way.own.listens());
+    let link = meant(links, of).filter(|link| link.way.own.listens());
     let came = link.map(|link| {
         let (_, header, content) =
             Header::decode(bytes.read()).ok_or("a frame that cannot be read")?;
         exchange::take(link, regions, &header, content)
     });
     if let Bytes::Frame(frame, _) = bytes {
-        transport.hub(port).was_read(frame);
+        transport.hub(of.port).was_read(frame);
     }
     if let Some(came) = came {
-        context.came(place, came);
+        context.came(of.place, came);
     }
 }
 

@@ -20,17 +20,25 @@ use crate::{
 /// as many that tell of credits.
 pub(super) const UNREAD_MAX: u32 = 1024;
 
-/// What has happened to the connection of a place.
+/// The connection that an event is of: its place, as long as that has this line of this port. By the time that the event is handled it may have another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) place: u32,
+    pub(crate) port: usize,
+    pub(crate) line: u32,
+}
+
+/// What has happened to a connection.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A message has come.
-    Arrived { place: u32, bytes: Bytes },
+    Arrived { of: Target, bytes: Bytes },
     /// It may be sent on.
-    Joined { place: u32 },
+    Joined { of: Target },
     /// Memory was moved, for the transfer of this number.
-    Moved { place: u32, id: u64 },
+    Moved { of: Target, id: u64 },
     /// Nothing can be sent any more.
-    Broken { place: u32, fault: Fault },
+    Broken { of: Target, fault: Fault },
     /// There is room in some queue, of which there was none.
     Room,
 }

@@ -74,6 +74,8 @@ pub(super) struct Endpoint {
     pub(super) leaving: Vec<Leaving>,
     pub(super) desks: Vec<Arc<Desk>>,
     pub(super) every: u32,
+    /// Which of its domain's ports this is for.
+    pub(super) port: usize,
     completions: Vec<sys::Wc>,
     has_freed: bool,
     /// Nothing comes of it any more.
@@ -85,11 +87,14 @@ pub(super) struct Endpoint {
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// Opens everything; every `every`-th post of a pair asks for its completion.
+    /// Opens everything, for a port of the domain; every `every`-th post of a pair asks for its completion.
     ///
     /// # Errors
     /// [`Error::Os`], [`Error::Limit`].
-    pub(super) fn open(device: &Arc<Device>, (every, shares): (u32, bool)) -> Result<Self, Error> {
+    pub(super) fn open(
+        (port, device): (usize, &Arc<Device>),
+        (every, shares): (u32, bool),
+    ) -> Result<Self, Error> {
         let within =
             |wanted: usize, most: c_int| usize::try_from(most).unwrap_or(wanted).clamp(1, wanted);
         let count = within(RECEIVES, device.limits.max_srq_wr);
@@ -108,6 +113,7 @@ impl Endpoint {
             leaving: Vec::new(),
             desks: Vec::new(),
             every,
+            port,
             completions: Vec::with_capacity(BATCH),
             has_freed: false,
             is_lost: false,
@@ -179,9 +185,18 @@ impl Endpoint {
     /// # Errors
     /// [`Fault`].
     pub(super) fn arm(&mut self) -> Result<(), Fault> {
+        self.take_signals();
         if self.is_lost {
             return Ok(());
         }
+        // SAFETY:
+        // - open.
+        let result = unsafe { sys::calls::req_notify_cq(self.cq, 0) };
+        Fault::check("ibv_req_notify_cq", result)
+    }
+
+    /// The channel is not readable any more; with a card that was removed it stays so.
+    fn take_signals(&mut self) {
         loop {
             let (mut cq, mut context): (_, *mut c_void) = (ptr::null_mut(), ptr::null_mut());
             // SAFETY:
@@ -196,10 +211,6 @@ impl Endpoint {
             // - one event of this queue was taken.
             unsafe { (self.device.library.ack_cq_events)(cq, 1) };
         }
-        // SAFETY:
-        // - open.
-        let result = unsafe { sys::calls::req_notify_cq(self.cq, 0) };
-        Fault::check("ibv_req_notify_cq", result)
     }
 
     /// Puts something into the send queue of a pair, as soon as there is room. Its place was taken, unless it is this side's own.
@@ -351,6 +362,11 @@ impl Endpoint {
             self.post_receive(frame);
             return self.broke(it.qp_num, Fault::Status(it.status));
         }
+        if it.opcode != sys::WC_RECV {
+            // Its bytes went elsewhere: what lies in the frame is what somebody else has sent.
+            self.post_receive(frame);
+            return self.broke(it.qp_num, WRITTEN);
+        }
         let word = u32::from_be(it.imm_data);
         let len = usize::try_from(it.byte_len).unwrap_or(usize::MAX).min(FRAME);
         let is_carried = |line: &Line| line.is_carried_by(it.qp_num);
@@ -359,12 +375,12 @@ impl Endpoint {
         }
         let line = self.lines.get_mut(&word).filter(|line| len > 0 && is_carried(line));
         let Some(line) = line else { return self.post_receive(frame) };
-        if let Some(place) = line.place_at(desk) {
-            events.push(Event::Arrived { place, bytes: Bytes::Frame(frame, len) });
+        if let Some(of) = line.target_at(desk) {
+            events.push(Event::Arrived { of, bytes: Bytes::Frame(frame, len) });
             return;
         }
         let bytes = Bytes::Copy(frame.bytes(len).into());
-        line.put(|place| Event::Arrived { place, bytes });
+        line.put(|of| Event::Arrived { of, bytes });
         self.post_receive(frame);
     }
 
@@ -380,9 +396,9 @@ impl Endpoint {
                 Cargo::Frame(frame) => stock.pool.give(frame),
                 Cargo::Moved { line, id, .. } => {
                     let Some(line) = lines.get_mut(&line) else { continue };
-                    match line.place_at(desk) {
-                        Some(place) => events.push(Event::Moved { place, id }),
-                        None => line.put(|place| Event::Moved { place, id }),
+                    match line.target_at(desk) {
+                        Some(of) => events.push(Event::Moved { of, id }),
+                        None => line.put(|of| Event::Moved { of, id }),
                     }
                 }
             }
@@ -435,6 +451,9 @@ impl Endpoint {
 
 /// What a connection is told that finds no queues.
 const LOST: Fault = Fault::Event("the queues of this process on the card are lost");
+
+/// What a connection is told whose peer writes with a word beside it, which nobody has asked for.
+const WRITTEN: Fault = Fault::Event("the peer has used up a message's place for what is none");
 
 /// Marks the numbers of receives.
 const RECEIVE: u64 = 1 << 63;

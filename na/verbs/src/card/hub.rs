@@ -52,12 +52,15 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// Opens an endpoint; `every`-th posts ask for a completion, and lines share pairs or do not.
+    /// Opens an endpoint for a port of the domain; `every`-th posts ask for a completion, and lines share pairs or do not.
     ///
     /// # Errors
     /// [`Error::Os`], [`Error::Limit`].
-    pub(crate) fn open(device: &Arc<Device>, how: (u32, bool)) -> Result<Arc<Self>, Error> {
-        let endpoint = Endpoint::open(device, how)?;
+    pub(crate) fn open(
+        (port, device): (usize, &Arc<Device>),
+        how: (u32, bool),
+    ) -> Result<Arc<Self>, Error> {
+        let endpoint = Endpoint::open((port, device), how)?;
         Ok(Arc::new(Self {
             device: Arc::clone(device),
             stock: endpoint.stock(),

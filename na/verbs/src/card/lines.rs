@@ -8,7 +8,7 @@ use rdma_core_sys as sys;
 
 use crate::{
     card::{
-        Desk, Event, Fault, Side, Way,
+        Desk, Event, Fault, Side, Target, Way,
         endpoint::{Endpoint, Leaving, PART_WAITS},
         pair::{Cargo, Pair, Post},
     },
@@ -32,7 +32,7 @@ pub(crate) struct Greeted {
 #[derive(Debug)]
 pub(super) struct Line {
     desk: Arc<Desk>,
-    place: u32,
+    target: Target,
     /// The pair over which the other end has spoken.
     pub(super) joined_on: Option<u32>,
     /// Events in the inbox since it was emptied so often.
@@ -42,8 +42,8 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) fn place_at(&self, desk: &Arc<Desk>) -> Option<u32> {
-        Arc::ptr_eq(&self.desk, desk).then_some(self.place)
+    pub(super) fn target_at(&self, desk: &Arc<Desk>) -> Option<Target> {
+        Arc::ptr_eq(&self.desk, desk).then_some(self.target)
     }
 
     /// Whether what comes over a pair with this line's number is for its context.
@@ -52,7 +52,7 @@ impl Line {
     }
 
     /// Puts something into the inbox; the end of the line instead, if there is more of it than a peer may leave.
-    pub(super) fn put(&mut self, event: impl FnOnce(u32) -> Event) {
+    pub(super) fn put(&mut self, event: impl FnOnce(Target) -> Event) {
         if self.is_flooded {
             return;
         }
@@ -63,8 +63,8 @@ impl Line {
         self.unread.1 += 1;
         self.is_flooded = self.unread.1 > super::desk::UNREAD_MAX;
         self.desk.put(match self.is_flooded {
-            false => event(self.place),
-            true => Event::Broken { place: self.place, fault: FLOODED },
+            false => event(self.target),
+            true => Event::Broken { of: self.target, fault: FLOODED },
         });
     }
 }
@@ -73,9 +73,11 @@ impl Endpoint {
     /// A line of a context's for the connection of a place.
     pub(super) fn open_line(&mut self, desk: &Arc<Desk>, place: u32, dials: bool) -> u32 {
         let line = self.sharing.open(dials);
-        let desk = Arc::clone(desk);
-        self.lines
-            .insert(line, Line { desk, place, joined_on: None, unread: (0, 0), is_flooded: false });
+        let (desk, target) = (Arc::clone(desk), Target { place, port: self.port, line });
+        self.lines.insert(
+            line,
+            Line { desk, target, joined_on: None, unread: (0, 0), is_flooded: false },
+        );
         line
     }
 
@@ -177,10 +179,10 @@ impl Endpoint {
         for effect in effects {
             match effect {
                 Effect::Say { pair, word } => self.say(pair, word),
-                Effect::Joined { line } => self.tell(line, |place| Event::Joined { place }),
+                Effect::Joined { line } => self.tell(line, |of| Event::Joined { of }),
                 Effect::Cut { line } => {
                     let fault = if fault == Fault::Again { CLOSED } else { fault };
-                    self.tell(line, |place| Event::Broken { place, fault });
+                    self.tell(line, |of| Event::Broken { of, fault });
                 }
                 Effect::Leave { pair } => self.leave(pair, true),
                 Effect::Await { pair } => self.leave(pair, false),
@@ -189,7 +191,7 @@ impl Endpoint {
         }
     }
 
-    fn tell(&mut self, line: u32, event: impl FnOnce(u32) -> Event) {
+    fn tell(&mut self, line: u32, event: impl FnOnce(Target) -> Event) {
         if let Some(line) = self.lines.get_mut(&line) {
             line.put(event);
         }

@@ -27,7 +27,7 @@ mod lines;
 mod pair;
 mod registration;
 
-pub(crate) use desk::{Bytes, Desk, Event};
+pub(crate) use desk::{Bytes, Desk, Event, Target};
 pub(crate) use device::{Device, Found, Wanted, found};
 pub(crate) use events::Told;
 pub(crate) use fault::Fault;

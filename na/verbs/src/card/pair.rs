@@ -137,9 +137,10 @@ impl Gauge {
         self.freed.load(Ordering::Acquire)
     }
 
-    /// Whether all posts up to one have ended: the peer's card has them, or nothing more comes of them.
+    /// Whether all posts up to one have ended: the peer's card has them, or nothing more comes of them. That one may have been a place that another
+    /// thread took and gave back: more than was posted is not waited for.
     pub(crate) fn is_over(&self, last: u64) -> bool {
-        self.freed() >= last || self.is_broken()
+        self.freed() >= last.min(self.last()) || self.is_broken()
     }
 
     /// Whether nothing can be sent any more.
@@ -472,5 +473,21 @@ impl Drop for Pair {
 impl fmt::Debug for Pair {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Pair({}, {:?})", self.number(), self.signals)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_was_given_back_is_not_waited_for() {
+        let gauge = Gauge::default();
+        assert!(gauge.takes_place() && gauge.takes_place());
+        let last = gauge.last();
+        gauge.gives_place();
+        assert!(!gauge.is_over(last), "a post is under way");
+        gauge.freed.store(1, Ordering::Release);
+        assert!(gauge.is_over(last));
     }
 }

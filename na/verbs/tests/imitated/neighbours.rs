@@ -11,9 +11,10 @@ use hg_na::{Address, Completion, Context, Domain, Message, Op, OpenOptions, Peer
 use hg_na_verbs::VerbsPlugin;
 use watchdog::in_time;
 
-use crate::imitation::LIBRARY;
+use crate::imitation::{LIBRARY, break_pair};
 
 /// The cards of the neighbours and of their peer, in tests that run one after the other: [`alone`].
+const CARD: usize = 7;
 const NEAR: &str = "verbs://imitated7";
 const FAR: &str = "verbs://imitated8";
 /// Longer than anything takes here.
@@ -78,6 +79,21 @@ fn connect(from: &mut dyn Context, to: &mut dyn Context) -> Peer {
     peer
 }
 
+/// Two neighbours, and how each reaches a third one.
+struct Scene {
+    _domains: [Arc<dyn Domain>; 2],
+    near: Contexts,
+    far: Box<dyn Context>,
+    there: [Peer; 2],
+}
+
+fn scene() -> Scene {
+    let ((domain, mut near), (other, mut far)) = (open(NEAR, 2), open(FAR, 1));
+    let mut far = far.remove(0);
+    let there = [connect(&mut *near[0], &mut *far), connect(&mut *near[1], &mut *far)];
+    Scene { _domains: [domain, other], near, far, there }
+}
+
 #[test]
 fn one_who_sleeps_is_woken_although_a_neighbour_has_taken_the_cards_signal() {
     let _alone = alone();
@@ -106,4 +122,23 @@ fn one_who_sleeps_is_woken_although_a_neighbour_has_taken_the_cards_signal() {
         in_time!(start, "it has not come");
         heard = arrived(&step(sleeper));
     }
+}
+
+#[test]
+fn what_is_left_of_an_old_connection_does_not_end_the_next_one() {
+    let _alone = alone();
+    let Scene { mut near, mut far, there, _domains } = scene();
+    settle(&mut [&mut *far]);
+    assert!(break_pair(CARD));
+    // The neighbour finds the pair in error, and leaves word of it for the one who does not look.
+    let _refused =
+        near[1].post(0, Op::SendUnexpected { to: there[1], message: Message::copied(b"late") });
+    (0..4).for_each(|_| drop(step(&mut *near[1])));
+    near[0].forget(there[0]);
+    let again = near[0].lookup(far.address()).unwrap();
+    greet(&mut *near[0], again, &mut *far);
+    let told = (0..100).flat_map(|_| step(&mut *near[0])).collect::<Vec<_>>();
+    let is_lost = |it: &Completion| matches!(it, Completion::Gone { peer, .. } if *peer == again);
+    assert!(!told.iter().any(is_lost), "{told:?}");
+    greet(&mut *near[0], again, &mut *far);
 }

@@ -5,7 +5,7 @@
 use std::{
     net::TcpListener,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use hg_na::{
@@ -294,6 +294,39 @@ fn a_sleeping_context_is_woken_by_what_its_card_says() {
     remove(CARDS[0]);
     waiter.wait(None).unwrap();
     awaits_end(&mut own, &mut other, peer);
+}
+
+/// It sleeps, and nothing ends that.
+fn sleeps(context: &mut dyn Context) {
+    const NAP: Duration = Duration::from_millis(200);
+    for _ in 0..100 {
+        step(context, &mut Vec::new());
+        if context.may_sleep() {
+            let start = Instant::now();
+            context.waiter().wait(Some(NAP)).unwrap();
+            if start.elapsed() >= NAP {
+                return;
+            }
+        }
+    }
+    panic!("it spins");
+}
+
+#[test]
+fn contexts_whose_card_was_removed_sleep_on() {
+    let _alone = alone();
+    let (mut own, mut other) = (open("imitated3"), open("imitated4"));
+    let mut neighbour = own.0.context(1).unwrap();
+    let there = connect(&mut other, &mut own);
+    let back = connect(&mut own, &mut other);
+    sleeps(&mut *own.1);
+    sleeps(&mut *neighbour);
+    // Something has come when the card is gone.
+    post(&mut *other.1, there);
+    remove(CARDS[0]);
+    until((&mut own, &mut other), |near, _| gone(near, back).is_some());
+    sleeps(&mut *own.1);
+    sleeps(&mut *neighbour);
 }
 
 #[test]

@@ -26,7 +26,7 @@ use hg_na_verbs::VerbsPlugin;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use watchdog::in_time;
 
-use crate::imitation::{LIBRARY, left, pairs, say_to};
+use crate::imitation::{LIBRARY, left, pairs, say_to, tell_of_write};
 
 /// The victim's card, and that of all others.
 const CARD: usize = 5;
@@ -287,6 +287,29 @@ fn thousands_of_refused_operations_end_by_name_and_cost_no_memory() {
         let grown = resident_kib().saturating_sub(early);
         assert!(grown < 1024, "{grown} KiB more");
         scene.goes_on();
+    });
+}
+
+#[test]
+fn a_write_that_a_peer_tells_of_shows_nothing_that_another_one_has_said() {
+    alone("a_write_that_a_peer_tells_of_shows_nothing_that_another_one_has_said", || {
+        let mut scene = Scene::new(&[]);
+        let (_bad, pair) = turn_bad(&mut scene);
+        // What the good client's card has sent lies in each place of the receive queue.
+        let secret = frame(Kind::Unexpected, 1, b"secret");
+        for _ in 0..1_100 {
+            assert!(say_to(pairs(CARD)[0], 2, &secret));
+            scene.victim.step();
+        }
+        assert!(tell_of_write(pair, BAD, u32::try_from(secret.len()).unwrap()));
+        let mut heard = false;
+        scene.until("it is not sent away", |told| {
+            heard |= told.iter().any(|it| matches!(it, Completion::Unexpected { .. }));
+            heard || told.iter().any(is_gone)
+        });
+        assert!(!heard, "it has what another one has said");
+        scene.goes_on();
+        scene.until("its queue pair stays", |_| left(CARD).0 == 1);
     });
 }
 

@@ -17,6 +17,9 @@ use rdma_core_sys as sys;
 /// The peer has not registered the memory for it (`IBV_WC_REM_ACCESS_ERR`).
 const REMOTE_ACCESS: c_int = 10;
 
+/// A peer has written memory, and told of it (`IBV_WC_RECV_RDMA_WITH_IMM`).
+const WC_RECV_WRITE: c_int = sys::WC_RECV + 1;
+
 /// A run of memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
@@ -190,8 +193,14 @@ impl Fabric {
 
     pub(super) fn remove(&mut self, card: usize) {
         self.tell(|_, opened| opened.card == card, (sys::EVENT_DEVICE_FATAL, 0));
-        let opened = self.opened.values_mut().filter(|opened| opened.card == card);
-        opened.for_each(|opened| opened.is_removed = true);
+        // As the kernel's, descriptors of its events and completions are readable for ever.
+        for (events, opened) in self.opened.iter_mut().filter(|(_, opened)| opened.card == card) {
+            opened.is_removed = true;
+            super::hang_up(&opened.ends.1);
+            for queue in self.queues.values().filter(|queue| queue.events == *events) {
+                super::hang_up(&self.channels[&queue.channel].1);
+            }
+        }
     }
 
     pub(super) fn tell_of_pair(&mut self, card: usize, kind: c_int) -> bool {
@@ -263,6 +272,18 @@ impl Fabric {
             run: None,
         };
         self.deliver((from, to), &queued) == Some(sys::WC_SUCCESS)
+    }
+
+    pub(super) fn tell_of_write(&mut self, to: u32, word: u32, byte_len: u32) -> bool {
+        let Some(Pair { cq, srq, .. }) = self.pairs.get(&to) else { return false };
+        let (cq, receives) = (*cq, self.receives.get_mut(srq).expect("open"));
+        let Some((wr_id, _)) = receives.places.pop_front() else { return false };
+        let (opcode, imm_data) = (WC_RECV_WRITE, word.to_be());
+        self.complete(
+            cq,
+            sys::Wc { wr_id, opcode, byte_len, imm_data, qp_num: to, ..Default::default() },
+        );
+        true
     }
 
     fn count(&mut self, pd: usize) -> &mut (u64, u64) {

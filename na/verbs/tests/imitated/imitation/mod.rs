@@ -10,7 +10,9 @@ mod fabric;
 
 use std::{
     ffi::{c_char, c_int, c_uint, c_void},
-    io::{Read as _, Write as _},
+    io::{ErrorKind, Read as _, Write as _},
+    net::Shutdown,
+    os::unix::net::UnixStream,
     ptr,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -134,6 +136,11 @@ pub(crate) fn pairs(card: usize) -> Vec<u32> {
 /// Delivers a message to a queue pair, as if the other end had sent it; `false`: there is no room for it, or no such end.
 pub(crate) fn say_to(pair: u32, word: u32, bytes: &[u8]) -> bool {
     with(|fabric| fabric.say_to(pair, word, bytes))
+}
+
+/// Tells a queue pair of a write of so many bytes with a word beside it: it uses up a receive, whose memory it leaves as it is.
+pub(crate) fn tell_of_write(pair: u32, word: u32, len: u32) -> bool {
+    with(|fabric| fabric.tell_of_write(pair, word, len))
 }
 
 fn with<T>(act: impl FnOnce(&mut Fabric) -> T) -> T {
@@ -435,6 +442,15 @@ unsafe extern "C" fn post_send(
 }
 
 /// Makes a channel's descriptor readable.
-fn ring(mut far: &std::os::unix::net::UnixStream) {
-    far.write_all(&[0]).expect("room for a byte, and both ends are there");
+fn ring(mut far: &UnixStream) {
+    match far.write_all(&[0]) {
+        // It is readable for ever.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+        rung => rung.expect("room for a byte, and both ends are there"),
+    }
+}
+
+/// Makes it readable for ever.
+fn hang_up(far: &UnixStream) {
+    far.shutdown(Shutdown::Write).expect("both ends are there");
 }
