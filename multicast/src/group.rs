@@ -61,8 +61,15 @@ impl Group {
         }
         self.begin_one()?;
         let prepared = self.prepare(object.into());
-        let (store, disk, size, block_size) =
-            prepared.inspect_err(|_| self.shared.lock().under_way -= 1)?;
+        let (store, disk, size, block_size) = prepared.map_err(|error| {
+            let mut state = self.shared.lock();
+            state.under_way -= 1;
+            // An engine that has ended meanwhile has ended the group before.
+            match &state.ended {
+                Some(Err(failure)) => failure.clone().into(),
+                Some(Ok(())) | None => error,
+            }
+        })?;
         let (completion, ended) = Completion::new();
         let metadata = metadata.to_vec();
         let sending = Sending { store, disk, size, block_size, metadata, ended };

@@ -191,11 +191,13 @@ impl Member {
         self.trace(What::Offered, to, object, block);
         let Some(local) = self.locals.get_mut(&object) else { return Ok(None) };
         let (extent, has_checksum) = (local.extent(block), self.options.checksum);
+        let is_summed = local.checksum(block).is_some();
         if let Store::Disk(disk) = &mut local.store {
             if let Some(header) = header {
                 self.introductions.insert((to, object, block), header);
             }
-            disk.load(to, extent, has_checksum);
+            // What the root has summed up counts, whatever is read from a disk now.
+            disk.load(to, extent, has_checksum && !is_summed);
             return Ok(None);
         }
         let range = (extent.offset, extent.len);
@@ -218,6 +220,10 @@ impl Member {
     ) -> Option<Message<Source>> {
         let header = self.introductions.remove(&(to, object, block));
         let local = self.locals.get_mut(&object)?;
+        if let Some(checksum) = checksum.filter(|_| local.checksum(block).is_none()) {
+            local.set_checksum(block, checksum);
+        }
+        let checksum = local.checksum(block);
         let source = local.store.disk()?.loaded(to, block, at, checksum)?;
         Some(Message::Offer { object, block, header, source })
     }

@@ -93,6 +93,44 @@ fn who_gets_a_block_with_a_wrong_checksum_gets_no_object_and_all_learn_whose_it_
     }
 }
 
+/// A disk that gives back something else than was written to it.
+struct Decaying(Vec<u8>);
+
+impl Blocks for Decaying {
+    fn read_at(&mut self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
+        let start = usize::try_from(offset).unwrap();
+        into.copy_from_slice(&self.0[start..start + into.len()]);
+        into[7] = !into[7];
+        Ok(())
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+        let start = usize::try_from(offset).unwrap();
+        self.0[start..start + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+#[test]
+fn what_a_disk_has_changed_before_it_is_passed_on_is_found_by_the_sum_of_the_root() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let members = Members::open(url, 3);
+        let groups = members.group_with(&options(Choice::Chain, 64 << 10), |own| {
+            move |_: Incoming<'_>| {
+                Ok(match own {
+                    1 => Destination::Blocks(Box::new(Decaying(vec![0; SIZE]))),
+                    _ => Destination::Allocate,
+                })
+            }
+        });
+        let failure = groups[0].send(bytes(1, SIZE), b"").unwrap().wait().unwrap_err();
+        assert_eq!(failure.member, 1, "{url}: {failure}");
+        assert!(failure.why.ends_with("came with a wrong checksum"), "{url}: {failure}");
+        assert_eq!(groups[2].receive().wait().unwrap_err(), failure, "{url}");
+    }
+}
+
 /// The same bytes without checksums are what shows that it was those that were wrong.
 #[test]
 fn without_checksums_what_was_changed_meanwhile_comes_as_it_is() {

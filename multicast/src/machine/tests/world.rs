@@ -502,7 +502,11 @@ impl World {
             // A member that has closed does not go on: it has everything. Nor does one that was not there, or has heard of another leader.
             let it = &self.groups[group];
             let dead = it.processes.iter().filter(|it| !self.is_alive[**it]).count();
-            let is_torn = it.ends.contains(&Some(true)) || it.joined.contains(&false) || dead > 1;
+            // Who was blamed, and has not heard it from one that died, leads others than the rest.
+            let is_blamed = processes.iter().any(|it| self.to_blame.contains(it));
+            let is_torn = it.ends.contains(&Some(true))
+                || it.joined.contains(&false)
+                || dead > usize::from(!is_blamed);
             let it = &mut self.groups[successor];
             it.processes.clone_from(&processes);
             it.died_at = None;
