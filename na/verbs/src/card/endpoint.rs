@@ -4,6 +4,7 @@
 //! who looks; for others it is copied, so that no frame waits for a thread that does something else.
 
 use std::{
+    collections::VecDeque,
     ffi::{c_int, c_void},
     fmt, mem,
     os::fd::{BorrowedFd, RawFd},
@@ -35,7 +36,7 @@ const RECEIVES: usize = 1024;
 /// Completions of sends that may wait to be taken.
 const SENT: usize = 4096;
 /// Completions taken at a time.
-pub(super) const BATCH: usize = 32;
+const BATCH: usize = 32;
 /// How long a queue pair stays whose peer has not got everything, or does not answer.
 pub(super) const PART_WAITS: Duration = Duration::from_secs(1);
 
@@ -77,6 +78,8 @@ pub(super) struct Endpoint {
     /// Which of its domain's ports this is for.
     pub(super) port: usize,
     completions: Vec<sys::Wc>,
+    /// What was taken off the card before its turn.
+    backlog: VecDeque<sys::Wc>,
     has_freed: bool,
     /// Nothing comes of it any more.
     is_lost: bool,
@@ -115,6 +118,7 @@ impl Endpoint {
             every,
             port,
             completions: Vec::with_capacity(BATCH),
+            backlog: VecDeque::new(),
             has_freed: false,
             is_lost: false,
         };
@@ -245,13 +249,37 @@ impl Endpoint {
         }
     }
 
-    /// Destroys a pair, and frees what it holds.
+    /// Destroys a pair, which carries no line any more, and frees what it holds.
     pub(super) fn destroy(&mut self, number: u32) {
         if let Some(pair) = self.pairs.remove(&number) {
             pair.breaks();
+            pair.stops();
+            self.take_all_of(number);
             pair.destroy().into_iter().for_each(|cargo| self.free(cargo));
             self.has_freed = true;
         }
+    }
+
+    /// Takes what has completed of a pair before that is destroyed: some cards drop it then, and the places of the receive queue that its messages
+    /// have used would never be used again. What is others' waits here. It ends, since nothing is posted meanwhile.
+    fn take_all_of(&mut self, number: u32) {
+        let mut all = mem::take(&mut self.backlog);
+        let mut some = [sys::Wc::default(); BATCH];
+        loop {
+            match self.fetch(&mut some) {
+                0 => break,
+                found => all.extend(&some[..found]),
+            }
+        }
+        let (own, others): (VecDeque<_>, _) = all.into_iter().partition(|it| it.qp_num == number);
+        self.backlog = others;
+        let receives: Vec<_> = own.iter().filter_map(|it| self.received_in(it)).collect();
+        receives.into_iter().for_each(|frame| self.post_receive(frame));
+    }
+
+    /// Whether there may be more than so much, which a look has found.
+    pub(super) fn may_have_more(&self, found: usize) -> bool {
+        found == BATCH || !self.backlog.is_empty()
     }
 
     /// Asks for the completion of silent posts, by one that does nothing else.
@@ -309,9 +337,16 @@ impl Endpoint {
         }
     }
 
-    /// Completions, as many as there is room for; none, once it is lost.
+    /// Completions, as many as there is room for.
     fn completed(&mut self, into: &mut [sys::Wc]) -> usize {
-        if self.is_lost {
+        let kept = self.backlog.len().min(into.len());
+        into.iter_mut().zip(self.backlog.drain(..kept)).for_each(|(place, it)| *place = it);
+        kept + self.fetch(&mut into[kept..])
+    }
+
+    /// Completions from the card; none, once it is lost.
+    fn fetch(&mut self, into: &mut [sys::Wc]) -> usize {
+        if self.is_lost || into.is_empty() {
             return 0;
         }
         let most = c_int::try_from(into.len()).expect("a small number");
@@ -353,11 +388,17 @@ impl Endpoint {
         found
     }
 
-    fn received(&mut self, it: &sys::Wc, desk: &Arc<Desk>, events: &mut Vec<Event>) {
-        // Of one that is an error, only its number, its pair and its status are set; numbers of receives are marked.
-        let place = usize::try_from(it.wr_id & !RECEIVE).unwrap_or(usize::MAX);
-        let Some(frame) = self.receives.get_mut(place).and_then(Option::take) else { return };
+    /// The frame of a completed receive, whose place is free again. Of a completion that is an error, only its number, its pair and its status are set;
+    /// numbers of receives are marked.
+    fn received_in(&mut self, it: &sys::Wc) -> Option<Frame> {
+        let place = usize::try_from(it.wr_id.checked_sub(RECEIVE)?).ok()?;
+        let frame = self.receives.get_mut(place)?.take()?;
         self.vacant.push(place);
+        Some(frame)
+    }
+
+    fn received(&mut self, it: &sys::Wc, desk: &Arc<Desk>, events: &mut Vec<Event>) {
+        let Some(frame) = self.received_in(it) else { return };
         if it.status != sys::WC_SUCCESS {
             self.post_receive(frame);
             return self.broke(it.qp_num, Fault::Status(it.status));

@@ -20,7 +20,7 @@ use rdma_core_sys as sys;
 use crate::{
     card::{
         Desk, Device, Event, Fault, Greeted, Told,
-        endpoint::{BATCH, Endpoint, Stock},
+        endpoint::{Endpoint, Stock},
         frames::Frame,
         pair::{Cargo, Gauge, Post},
         registration::Registration,
@@ -339,7 +339,7 @@ impl Hub {
         let armed = endpoint.arm();
         desk.take(events);
         let found = endpoint.poll(desk, events);
-        if armed.is_err() || found == BATCH {
+        if armed.is_err() || endpoint.may_have_more(found) {
             endpoint.wake_all_but(desk);
         }
         drop(endpoint);

@@ -430,6 +430,16 @@ impl Pair {
         !self.gauge.is_broken.swap(true, Ordering::AcqRel)
     }
 
+    /// It takes and sends nothing more: what was under way completes with an error.
+    pub(super) fn stops(&self) {
+        if self.is_connected {
+            let mut attr = sys::QpAttr { qp_state: sys::QPS_ERR, ..Default::default() };
+            if let Err(fault) = self.modify(&mut attr, sys::QP_STATE) {
+                tracing::debug!(%fault, "a queue pair goes as it is");
+            }
+        }
+    }
+
     /// Whether posts hold something, and none has asked for the completion that would free it.
     pub(super) fn is_silent(&self) -> bool {
         self.waiting.is_empty() && self.signals.is_silent()

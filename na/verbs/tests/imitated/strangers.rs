@@ -291,6 +291,25 @@ fn thousands_of_refused_operations_end_by_name_and_cost_no_memory() {
 }
 
 #[test]
+fn pairs_that_end_before_all_is_taken_keep_no_place_of_the_receive_queue() {
+    alone("pairs_that_end_before_all_is_taken_keep_no_place_of_the_receive_queue", || {
+        let mut scene = Scene::new(&[]);
+        // Lines are given out in order.
+        for line in (BAD..).take(20) {
+            let (bad, pair) = turn_bad(&mut scene);
+            // The first one costs him the connection, before the others are taken.
+            for _ in 0..100 {
+                assert!(say_to(pair, line, &[0]), "there is no room, after {} pairs", line - BAD);
+            }
+            scene.victim.step();
+            drop(bad);
+            scene.until("its queue pair stays", |_| left(CARD).0 == 1);
+        }
+        scene.goes_on();
+    });
+}
+
+#[test]
 fn a_write_that_a_peer_tells_of_shows_nothing_that_another_one_has_said() {
     alone("a_write_that_a_peer_tells_of_shows_nothing_that_another_one_has_said", || {
         let mut scene = Scene::new(&[]);

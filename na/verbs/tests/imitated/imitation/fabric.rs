@@ -324,6 +324,11 @@ impl Fabric {
         let pair = self.pairs.get_mut(&number).expect("there");
         // One step after the other, each with all that it needs.
         let needed = match (pair.state, attr.qp_state) {
+            (_, sys::QPS_ERR) if set == sys::QP_STATE => {
+                pair.state = sys::QPS_ERR;
+                self.run(number);
+                return 0;
+            }
             (0, sys::QPS_INIT) => sys::QP_PKEY_INDEX | sys::QP_PORT | sys::QP_ACCESS_FLAGS,
             (sys::QPS_INIT, sys::QPS_RTR) => {
                 sys::QP_AV
@@ -353,7 +358,12 @@ impl Fabric {
     }
 
     pub(super) fn close_pair(&mut self, number: u32) {
-        self.pairs.remove(&number);
+        // As some cards do: what has completed of it, and was not taken, is dropped.
+        if let Some(pair) = self.pairs.remove(&number)
+            && let Some(queue) = self.queues.get_mut(&pair.cq)
+        {
+            queue.completions.retain(|it| it.qp_num != number);
+        }
         let others = self.pairs.iter().filter(|(_, pair)| pair.other == number);
         let others: Vec<u32> = others.map(|(other, _)| *other).collect();
         others.into_iter().for_each(|other| self.run(other));
