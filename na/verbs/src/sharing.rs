@@ -262,6 +262,16 @@ impl Sharing {
         }
     }
 
+    /// The pair that a line is on, or is to be.
+    pub(crate) fn pair_of(&self, line: u32) -> Option<u32> {
+        self.lines.get(&line)?.pair
+    }
+
+    /// Whether a pair carries lines, or may again.
+    pub(crate) fn is_in_use(&self, number: u32) -> bool {
+        self.pairs.get(&number).is_some_and(|pair| pair.phase != Phase::Broken)
+    }
+
     /// The token by which the other end of a pair knows its own.
     pub(crate) fn far_token(&self, number: u32) -> Option<u64> {
         self.pairs.get(&number)?.far.map(|far| far.token)

@@ -80,8 +80,10 @@ pub(crate) struct Verbs {
     hubs: Vec<Arc<Hub>>,
     desk: Arc<Desk>,
     waiter: Arc<FramesWaiter>,
-    /// Memory that peers reach; the numbers of lent memory are places here.
-    lent: Vec<Option<Registration>>,
+    /// Memory that peers reach, and the port and line over which they do; the numbers of lent memory are places here.
+    lent: Vec<Option<(Registration, (usize, Option<u32>))>>,
+    /// The peer that has parted last still reaches what was lent to it.
+    still_reaches: bool,
     flush: Flush,
     events: Vec<Event>,
 }
@@ -94,7 +96,8 @@ impl Verbs {
     ) -> Self {
         let (desk, lent, events) = (Arc::new(desk), Vec::new(), Vec::new());
         hubs.iter().for_each(|hub| hub.enter(&desk));
-        Self { shared, hubs, desk, waiter, lent, flush: Flush::default(), events }
+        let (still_reaches, flush) = (false, Flush::default());
+        Self { shared, hubs, desk, waiter, lent, still_reaches, flush, events }
     }
 
     /// What there is of a port.
@@ -107,6 +110,16 @@ impl Verbs {
     fn is_of(&self, port: usize, lifeline: Option<&Lifeline>, hello: &Greeted) -> bool {
         let ip = lifeline.and_then(|lifeline| lifeline.ip);
         !self.shared.ports[port].device.found.is_ethernet() || ip == Some(hello.side.ip())
+    }
+
+    /// A connection ends: whether its peer still reaches what was lent to it, which is kept elsewhere then.
+    fn ends(&mut self, route: Route, is_cut: bool) -> bool {
+        let Route { port, line: Some(line), .. } = route else { return false };
+        let over = (port, Some(line));
+        let is_of = |it: &mut (Registration, _)| it.1 == over;
+        let lent = self.lent.iter_mut().filter_map(|place| place.take_if(is_of));
+        let lent = lent.map(|(registration, _)| registration).collect();
+        self.hub(port).end_lending(line, is_cut, lent)
     }
 
     /// Looks at the card until these ways have carried everything, for a bounded time; what comes is nobody's.
@@ -192,7 +205,7 @@ impl Carrier for Verbs {
         if place == self.lent.len() {
             self.lent.push(None);
         }
-        self.lent[place] = Some(registration);
+        self.lent[place] = Some((registration, (to.route.port, to.route.line)));
         Ok((place, Grant { address: run.address as u64, key: key.into() }))
     }
 
@@ -332,15 +345,12 @@ impl Transport for Verbs {
         _done: &mut Vec<Completion>,
     ) {
         let is_cut = !matches!(reason, GoneReason::Forgotten | GoneReason::Closed);
-        let Route { port, line, .. } = mem::take(route);
-        if let Some(line) = line {
-            self.hub(port).end(line, is_cut);
-        }
+        self.still_reaches = self.ends(mem::take(route), is_cut);
     }
 
     /// What is not registered any more is out of reach.
     fn reaches_nothing(&self, _reason: &GoneReason) -> bool {
-        true
+        !self.still_reaches
     }
 
     fn unreachable(fault: Fault) -> GoneReason {
@@ -427,9 +437,11 @@ impl Transport for Verbs {
         }
         context.transport.see_off(&ways);
         for place in all {
-            let route = context.links.at(place).map(|link| mem::take(&mut link.way.own.route));
-            if let Some(Route { port, line: Some(line), .. }) = route {
-                context.transport.hub(port).end(line, false);
+            let Some(link) = context.links.at(place) else { continue };
+            let (peer, route) = (link.peer, mem::take(&mut link.way.own.route));
+            if context.transport.ends(route, false) {
+                let lent = context.links.end(peer, &GoneReason::Closed, &mut Vec::new());
+                lent.into_iter().filter_map(|it| it.written).for_each(|entry| entry.abandon());
             }
         }
         let Verbs { hubs, desk, lent, events, .. } = &mut context.transport;

@@ -152,6 +152,11 @@ impl Hub {
         self.endpoint().end_line(line, is_cut);
     }
 
+    /// The same, with memory that was lent to the peer: whether that stays in reach of it, for as long as the queue pair carries others.
+    pub(crate) fn end_lending(&self, line: u32, is_cut: bool, lent: Vec<Registration>) -> bool {
+        self.endpoint().end_lending(line, is_cut, lent)
+    }
+
     /// Sends `len` bytes that `fill` writes; when it answers `false`, nothing is sent.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use crate::{
         Desk, Event, Fault, Side, Target, Way,
         endpoint::{Endpoint, Leaving, PART_WAITS},
         pair::{Cargo, Pair, Post},
+        registration::Registration,
     },
     sharing::{Effect, Far},
 };
@@ -154,6 +155,28 @@ impl Endpoint {
         self.act(effects, Fault::Again);
     }
 
+    /// The same, of a line whose peer may still move what was lent to it: where the pair has other lines, or may again, an end of its rights would be
+    /// the end of the pair. So the memory stays lent until the pair ends: the answer is `true` then.
+    pub(super) fn end_lending(
+        &mut self,
+        line: u32,
+        is_cut: bool,
+        mut lent: Vec<Registration>,
+    ) -> bool {
+        let number = self.sharing.pair_of(line);
+        self.end_line(line, is_cut);
+        let number = number.filter(|number| !lent.is_empty() && self.sharing.is_in_use(*number));
+        let Some((number, pair)) = number.and_then(|it| Some((it, self.pairs.get_mut(&it)?)))
+        else {
+            return false;
+        };
+        pair.left.append(&mut lent);
+        if pair.left.len() > LEFT_MAX {
+            self.broke(number, LEFT);
+        }
+        true
+    }
+
     /// A word has come over a pair that is no line's which has joined.
     pub(super) fn heard(&mut self, number: u32, word: u32) {
         let mut effects = Vec::new();
@@ -237,6 +260,10 @@ impl Endpoint {
 
 /// The other end of a shared pair has closed it.
 const CLOSED: Fault = Fault::Status(sys::WC_WR_FLUSH_ERR);
+
+/// Transfers that lines have left behind on a pair that goes on: some times what one peer may have under way.
+const LEFT_MAX: usize = 256;
+const LEFT: Fault = Fault::Event("too many transfers were left behind on its queue pair");
 
 /// A peer that keeps to its credits never leaves as much.
 const FLOODED: Fault = Fault::Event("it has sent more than its credits allow");

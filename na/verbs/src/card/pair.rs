@@ -159,6 +159,8 @@ pub(crate) struct Pair {
     cargo: VecDeque<Cargo>,
     /// What waits for a place there.
     waiting: VecDeque<Post>,
+    /// Memory that was lent to peers on lines that have ended: it is out of reach when this is destroyed.
+    pub(super) left: Vec<Registration>,
     inline_max: usize,
     first_packet: u32,
     token: u64,
@@ -217,6 +219,7 @@ impl Pair {
             signals: Signals::new(depth, every),
             cargo: VecDeque::new(),
             waiting: VecDeque::new(),
+            left: Vec::new(),
             inline_max: usize::try_from(inline_max).unwrap_or(0),
             first_packet: first_packet & PSN,
             token,

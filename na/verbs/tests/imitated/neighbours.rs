@@ -7,11 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Address, Completion, Context, Domain, Message, Op, OpenOptions, Peer, Plugin as _};
+use hg_na::{
+    Address, Completion, Context, Domain, Memory, Message, Op, OpenOptions, Peer, Plugin as _,
+    Rights,
+};
 use hg_na_verbs::VerbsPlugin;
 use watchdog::in_time;
 
-use crate::imitation::{LIBRARY, break_pair};
+use crate::imitation::{LIBRARY, break_pair, left};
 
 /// The cards of the neighbours and of their peer, in tests that run one after the other: [`alone`].
 const CARD: usize = 7;
@@ -81,7 +84,7 @@ fn connect(from: &mut dyn Context, to: &mut dyn Context) -> Peer {
 
 /// Two neighbours, and how each reaches a third one.
 struct Scene {
-    _domains: [Arc<dyn Domain>; 2],
+    domains: [Arc<dyn Domain>; 2],
     near: Contexts,
     far: Box<dyn Context>,
     there: [Peer; 2],
@@ -91,7 +94,7 @@ fn scene() -> Scene {
     let ((domain, mut near), (other, mut far)) = (open(NEAR, 2), open(FAR, 1));
     let mut far = far.remove(0);
     let there = [connect(&mut *near[0], &mut *far), connect(&mut *near[1], &mut *far)];
-    Scene { _domains: [domain, other], near, far, there }
+    Scene { domains: [domain, other], near, far, there }
 }
 
 #[test]
@@ -127,7 +130,7 @@ fn one_who_sleeps_is_woken_although_a_neighbour_has_taken_the_cards_signal() {
 #[test]
 fn what_is_left_of_an_old_connection_does_not_end_the_next_one() {
     let _alone = alone();
-    let Scene { mut near, mut far, there, _domains } = scene();
+    let Scene { mut near, mut far, there, domains: _domains } = scene();
     settle(&mut [&mut *far]);
     assert!(break_pair(CARD));
     // The neighbour finds the pair in error, and leaves word of it for the one who does not look.
@@ -141,4 +144,48 @@ fn what_is_left_of_an_old_connection_does_not_end_the_next_one() {
     let is_lost = |it: &Completion| matches!(it, Completion::Gone { peer, .. } if *peer == again);
     assert!(!told.iter().any(is_lost), "{told:?}");
     greet(&mut *near[0], again, &mut *far);
+}
+
+/// Long enough to be written by the far card.
+const LEN: usize = 1 << 20;
+
+/// A neighbour that waits for a get ends, as it is told to, before the far end serves it; the other one goes on.
+fn ends_with_a_get_under_way(end: impl FnOnce(&mut Contexts, Peer)) {
+    let _alone = alone();
+    let Scene { mut near, mut far, there, domains } = scene();
+    settle(&mut [&mut *far]);
+    let source = domains[1].register(Memory::from(vec![1; LEN]), Rights::all()).unwrap();
+    let sink = domains[0].register(Memory::from(vec![0; LEN]), Rights::empty()).unwrap();
+    let len = LEN as u64;
+    let remote = source.descriptor().slice(0, len).unwrap();
+    let local = sink.slice(0, len).unwrap();
+    near[0].post(1, Op::Get { from: there[0], local, remote }).unwrap();
+    step(&mut *near[0]);
+    end(&mut near, there[0]);
+    let neighbour = near.last_mut().unwrap();
+    let (start, mut heard) = (Instant::now(), 0);
+    send(&mut **neighbour, there[1]);
+    while heard == 0 {
+        in_time!(start, "it never arrives");
+        heard = arrived(&step(&mut *far));
+        let told = step(&mut **neighbour);
+        assert!(!told.iter().any(|it| matches!(it, Completion::Gone { .. })), "{told:?}");
+    }
+    greet(&mut **neighbour, there[1], &mut *far);
+    // What the far end has written since went elsewhere.
+    let mut bytes = vec![9; LEN];
+    sink.read(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|it| *it == 0), "its memory is written after its end");
+    drop((near, far, source, sink, domains));
+    assert_eq!(left(CARD), (0, 0));
+}
+
+#[test]
+fn one_who_forgets_a_peer_with_a_get_under_way_costs_no_neighbour_the_pair() {
+    ends_with_a_get_under_way(|near, peer| near[0].forget(peer));
+}
+
+#[test]
+fn one_who_closes_with_a_get_under_way_costs_no_neighbour_the_pair() {
+    ends_with_a_get_under_way(|near, _| drop(near.remove(0)));
 }
