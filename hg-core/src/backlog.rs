@@ -63,7 +63,7 @@ impl Backlog {
     /// Nothing waits; at most so many bytes of requests may, and as many of answers, where so many calls can be under way.
     #[must_use]
     pub fn new(bytes_max: u64, calls_max: usize) -> Self {
-        let least = bytes_max / (calls_max as u64).max(1);
+        let least = least(bytes_max, calls_max);
         let [answers, requests] = [0, least].map(|least| Queues::new(bytes_max, least));
         Self { answers, requests, bytes_max, next: 0 }
     }
@@ -230,6 +230,12 @@ fn say_remaining(op: &mut Op, owner: Owner, now: Instant, calls: &Operations) {
     }
 }
 
+/// What a request counts at least, so that one peer's that wait are at most a half, rounded up, of the calls that may be under way. Of
+/// one more than those, since the last unit of each is admitted by itself ([`Shares::admits`]).
+fn least(bytes_max: u64, calls_max: usize) -> u64 {
+    bytes_max / (calls_max as u64).saturating_add(1)
+}
+
 /// What a request or an answer is refused with that is over its peer's share.
 fn limit(is_request: bool, bytes_max: u64) -> Error {
     let what = if is_request {
@@ -241,5 +247,27 @@ fn limit(is_request: bool, bytes_max: u64) -> Error {
         what,
         limit: bytes_max,
         remedy: "await calls and one-way calls as they leave, or raise `Builder::backlog_bytes_max` and `calls_max`: short ones that wait for one peer are about half of `calls_max`",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_any_number_of_calls_a_half_may_wait_for_one_peer_and_one_more_for_another() {
+        const BYTES: u64 = 1 << 30;
+        for calls in [1, 2, 3, 4, 5, 100, 65_536_usize] {
+            let (least, mut shares) = (least(BYTES, calls), Shares::new(BYTES));
+            let mut waiting = 0;
+            while shares.admits(1, least) {
+                shares.take(1, least);
+                waiting += 1;
+            }
+
+            let half = calls.div_ceil(2);
+            assert!(waiting >= half && waiting - half <= half / 1000, "{waiting} of {calls}");
+            assert_eq!(shares.admits(2, least), calls > 1, "{calls}");
+        }
     }
 }

@@ -53,12 +53,17 @@ pub(crate) struct Movers {
 
 impl Movers {
     /// Whether one is under way. Whoever is in it may be so for long.
-    pub(crate) fn any(&self) -> bool {
-        self.running.load(Ordering::SeqCst) > 0 || self.any_apart()
+    fn any(&self) -> bool {
+        self.any_with_role() || self.any_apart()
+    }
+
+    /// Whether one is moved by a thread that had the role, for which another one may have to stand in.
+    fn any_with_role(&self) -> bool {
+        self.running.load(Ordering::SeqCst) > 0
     }
 
     /// Whether one is under way by which the role may be held up.
-    pub(crate) fn any_apart(&self) -> bool {
+    fn any_apart(&self) -> bool {
         self.apart.load(Ordering::SeqCst) > 0
     }
 }
@@ -120,7 +125,7 @@ impl Port {
             self.watch_pieces();
             drop(flag);
             // Whoever began a piece while the flag was up has left it to this thread.
-            let is_wanted = self.movers.any() && !self.closing.load(Ordering::Relaxed);
+            let is_wanted = self.movers.any_with_role() && !self.closing.load(Ordering::Relaxed);
             match is_wanted.then(|| Flag::raise(&self)).flatten() {
                 Some(again) => flag = again,
                 None => return,
@@ -159,12 +164,11 @@ impl Taken {
     /// Moves it in a thread of the pool, or, where there is none, in one that has the role and keeps it.
     fn run_apart(self) {
         let port = Arc::clone(&self.port);
-        port.movers.apart.fetch_add(1, Ordering::SeqCst);
+        let _apart = Apart::begin(&port.movers);
         // SeqCst: as in `begin_moving`.
         if !port.closing.load(Ordering::SeqCst) {
             self.run(None);
         }
-        port.movers.apart.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Moves it; where this thread has the role, without that.
@@ -222,6 +226,22 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::Relaxed);
         self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts one that is moved apart.
+struct Apart<'m>(&'m Movers);
+
+impl<'m> Apart<'m> {
+    fn begin(movers: &'m Movers) -> Self {
+        movers.apart.fetch_add(1, Ordering::SeqCst);
+        Self(movers)
+    }
+}
+
+impl Drop for Apart<'_> {
+    fn drop(&mut self) {
+        self.0.apart.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -16,7 +16,8 @@ use super::{Config, Door, OnBroken, Running, state::Hub};
 use crate::{
     error::Error,
     frame::{
-        Broken, Down, FRAME_HEAD, HELLO_MAX, Hello, Letter, Post, UP_MAX, Up, VALUE_MAX, What, split,
+        Broken, Down, FRAME_HEAD, HELLO_MAX, Hello, Letter, Post, UP_MAX, Up, VALUE_MAX, What,
+        split,
     },
     link::{Endings, Holder, Link},
     notice::Notice,
