@@ -26,14 +26,14 @@ use crate::{
         desk::Bytes,
         frames::{FRAME, Pool},
         lines::Line,
-        pair::{Cargo, Pair, Post},
+        pair::{Cargo, DEPTH, Pair, Post},
     },
     sharing::Sharing,
 };
 
 /// Places of the shared receive queue.
 const RECEIVES: usize = 1024;
-/// Completions of sends that may wait to be taken.
+/// Completions of sends that there is room for at first: those of 32 pairs.
 const SENT: usize = 4096;
 /// Completions taken at a time.
 const BATCH: usize = 32;
@@ -64,6 +64,8 @@ pub(super) struct Endpoint {
     stock: Arc<Stock>,
     channel: *mut sys::CompChannel,
     cq: *mut sys::Cq,
+    /// Completions that it holds.
+    room: usize,
     srq: *mut sys::Srq,
     /// What the receive queue has, by the numbers of its posts.
     receives: Vec<Option<Frame>>,
@@ -107,6 +109,7 @@ impl Endpoint {
             stock: Arc::new(stock),
             channel: ptr::null_mut(),
             cq: ptr::null_mut(),
+            room: within(count + SENT, device.limits.max_cqe),
             srq: ptr::null_mut(),
             receives: (0..count).map(|_| None).collect(),
             vacant: (0..count).collect(),
@@ -123,7 +126,7 @@ impl Endpoint {
             is_lost: false,
         };
         // What is open is closed when this fails.
-        this.open_queues(within(count + SENT, device.limits.max_cqe))?;
+        this.open_queues()?;
         for _ in 0..count {
             let frame = this.stock.pool.first()?;
             this.post_receive(frame);
@@ -133,7 +136,7 @@ impl Endpoint {
         Ok(this)
     }
 
-    fn open_queues(&mut self, completions: usize) -> Result<(), Error> {
+    fn open_queues(&mut self) -> Result<(), Error> {
         let (library, context) = (self.device.library, self.device.context());
         // SAFETY:
         // - open.
@@ -143,7 +146,7 @@ impl Endpoint {
         }
         let fd = self.fd();
         fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|it| os_error("fcntl", it))?;
-        let count = c_int::try_from(completions).unwrap_or(c_int::MAX);
+        let count = c_int::try_from(self.room).unwrap_or(c_int::MAX);
         // SAFETY:
         // - open.
         self.cq = unsafe { (library.create_cq)(context, count, ptr::null_mut(), self.channel, 0) };
@@ -159,6 +162,31 @@ impl Endpoint {
         if self.srq.is_null() {
             return Err(Fault::last("ibv_create_srq").into());
         }
+        Ok(())
+    }
+
+    /// Makes room for the completions of one more pair that is connected: of a queue that overflows all connections are lost, and each post may complete,
+    /// be it only with an error.
+    ///
+    /// # Errors
+    /// The card has no room for so many.
+    pub(super) fn makes_room(&mut self) -> Result<(), Fault> {
+        let pairs = self.pairs.values().filter(|pair| pair.is_connected).count() + 1;
+        let needed = self.receives.len() + pairs * DEPTH as usize;
+        if needed <= self.room {
+            return Ok(());
+        }
+        let most = usize::try_from(self.device.limits.max_cqe).unwrap_or(0);
+        let wanted = (2 * self.room).max(needed).min(most);
+        if wanted < needed {
+            return Err(Fault::Call("ibv_resize_cq", nix::libc::ENOSPC));
+        }
+        let count = c_int::try_from(wanted).unwrap_or(c_int::MAX);
+        // SAFETY:
+        // - open.
+        let result = unsafe { (self.device.library.resize_cq)(self.cq, count) };
+        Fault::check("ibv_resize_cq", result)?;
+        self.room = wanted;
         Ok(())
     }
 

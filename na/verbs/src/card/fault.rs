@@ -52,7 +52,8 @@ const STATUSES: [(i32, &str); 7] = [
 ];
 
 /// What makes a card's driver lock memory.
-const LOCKING: [&str; 4] = ["ibv_reg_mr", "ibv_create_cq", "ibv_create_qp", "ibv_create_srq"];
+const LOCKING: [&str; 5] =
+    ["ibv_reg_mr", "ibv_create_cq", "ibv_resize_cq", "ibv_create_qp", "ibv_create_srq"];
 
 impl std::error::Error for Fault {}
 

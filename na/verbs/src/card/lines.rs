@@ -254,6 +254,7 @@ impl Endpoint {
     }
 
     fn connect(&mut self, number: u32, other: &Side) -> Result<(), Fault> {
+        self.makes_room()?;
         self.pairs.get_mut(&number).ok_or(Fault::Again)?.connect(other)
     }
 }

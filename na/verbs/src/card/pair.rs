@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Places of a send queue.
-const DEPTH: u32 = 128;
+pub(super) const DEPTH: u32 = 128;
 /// Longest message that is asked to be inline: cards take this much or say how little they do.
 const INLINE: u32 = 220;
 /// Repetitions start after 4 us x 2^this.
@@ -164,7 +164,7 @@ pub(crate) struct Pair {
     inline_max: usize,
     first_packet: u32,
     token: u64,
-    is_connected: bool,
+    pub(super) is_connected: bool,
     pub(super) gauge: Arc<Gauge>,
 }
 

@@ -49,6 +49,7 @@ functions! {
     create_comp_channel: fn(*mut Context) -> *mut CompChannel;
     destroy_comp_channel: fn(*mut CompChannel) -> c_int;
     create_cq: fn(*mut Context, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
+    resize_cq: fn(*mut Cq, c_int) -> c_int;
     destroy_cq: fn(*mut Cq) -> c_int;
     get_cq_event: fn(*mut CompChannel, *mut *mut Cq, *mut *mut c_void) -> c_int;
     ack_cq_events: fn(*mut Cq, c_uint);

@@ -93,6 +93,62 @@ fn one_post_in_so_many_asks_for_its_completion() {
     assert!(completions <= posts / 32 + 2, "{completions} of {posts}");
 }
 
+#[test]
+fn completions_of_many_peers_that_nobody_takes_find_room() {
+    const PEERS: usize = 45;
+    let _alone = alone();
+    let (_domain, mut own) = open(&[("signal-every", "1")]);
+    let mut others: Vec<_> = (0..PEERS).map(|_| open(&[])).collect();
+    let peers: Vec<Peer> = others.iter_mut().map(|it| connect(&mut *own, &mut *it.1)).collect();
+    for to in &peers {
+        for _ in 0..64 {
+            send(&mut *own, *to, 1_000);
+            let message = Message::copied(&[7; 1_000]);
+            own.post(0, Op::SendExpected { to: *to, tag: 1, message }).unwrap();
+        }
+    }
+    let (start, mut done, mut heard) = (Instant::now(), Vec::new(), 0);
+    while heard < PEERS * 64 {
+        in_time!(start);
+        step(&mut *own, &mut done);
+        assert!(!done.iter().any(|it| matches!(it, Completion::Gone { .. })), "it has overflown");
+        for (_, other) in &mut others {
+            let mut told = Vec::new();
+            step(&mut **other, &mut told);
+            heard += arrived(&told);
+        }
+    }
+}
+
+#[test]
+fn a_peer_for_whose_completions_there_is_no_room_is_refused() {
+    // 1,024 for what arrives, and 128 for each queue pair.
+    const ROOM: usize = (8_192 - 1_024) / 128;
+    let _alone = alone();
+    let ((_domain, mut own), (_far, mut other)) = (open(&[("queue-pairs", "own")]), open(&[]));
+    let mut others: Vec<_> = (0..ROOM).map(|_| open(&[])).collect();
+    let last = others.last_mut().map(|it| connect(&mut *own, &mut *it.1)).unwrap();
+    for (_, other) in others.iter_mut().take(ROOM - 1) {
+        connect(&mut *own, &mut **other);
+    }
+    let refused = own.lookup(other.address()).unwrap();
+    send(&mut *own, refused, 8);
+    let (start, mut done) = (Instant::now(), Vec::new());
+    while !done.iter().any(|it| matches!(it, Completion::Gone { peer, .. } if *peer == refused)) {
+        in_time!(start, "{done:?}");
+        step(&mut *own, &mut done);
+        step(&mut *other, &mut Vec::new());
+    }
+    assert_eq!(done.iter().filter(|it| matches!(it, Completion::Gone { .. })).count(), 1);
+    send(&mut *own, last, 8);
+    let (mut heard, last) = (Vec::new(), others.last_mut().unwrap());
+    while arrived(&heard) == 0 {
+        in_time!(start);
+        step(&mut *own, &mut Vec::new());
+        step(&mut *last.1, &mut heard);
+    }
+}
+
 /// Bytes that the card has written and read for a get and a put of 100 bytes.
 fn moved_by_card(settings: &[(&str, &str)]) -> (u64, u64) {
     let ((domain, mut one), (other_domain, mut other)) = (open(settings), open(settings));

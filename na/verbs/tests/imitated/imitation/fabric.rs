@@ -20,6 +20,9 @@ const REMOTE_ACCESS: c_int = 10;
 /// A peer has written memory, and told of it (`IBV_WC_RECV_RDMA_WITH_IMM`).
 const WC_RECV_WRITE: c_int = sys::WC_RECV + 1;
 
+/// Places of a completion queue at most.
+pub(super) const QUEUE_MAX: c_int = 1 << 13;
+
 /// A run of memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
@@ -86,6 +89,8 @@ pub(super) struct Receives {
 #[derive(Debug)]
 pub(super) struct Queue {
     completions: VecDeque<sys::Wc>,
+    /// As many as it holds.
+    places: usize,
     channel: RawFd,
     is_armed: bool,
     is_failing: bool,
@@ -307,10 +312,26 @@ impl Fabric {
         fd
     }
 
-    pub(super) fn open_queue(&mut self, cq: usize, channel: RawFd, events: RawFd) {
-        let completions = VecDeque::new();
-        self.queues
-            .insert(cq, Queue { completions, channel, is_armed: false, is_failing: false, events });
+    pub(super) fn open_queue(
+        &mut self,
+        cq: usize,
+        (channel, events): (RawFd, RawFd),
+        count: c_int,
+    ) {
+        let (completions, places) = (VecDeque::new(), usize::try_from(count).expect("a count"));
+        let (is_armed, is_failing) = (false, false);
+        let queue = Queue { completions, places, channel, is_armed, is_failing, events };
+        self.queues.insert(cq, queue);
+    }
+
+    pub(super) fn resize_queue(&mut self, cq: usize, count: c_int) -> c_int {
+        let queue = self.queues.get_mut(&cq).expect("open");
+        let places = usize::try_from(count).expect("a count");
+        if places < queue.completions.len() || count > QUEUE_MAX {
+            return 22;
+        }
+        queue.places = places;
+        0
     }
 
     pub(super) fn open_pair(&mut self, pd: usize, cq: usize, srq: usize) -> u32 {
@@ -385,6 +406,10 @@ impl Fabric {
 
     fn complete(&mut self, cq: usize, completion: sys::Wc) {
         let Some(queue) = self.queues.get_mut(&cq) else { return };
+        if queue.completions.len() == queue.places {
+            let events = queue.events;
+            return self.tell(|fd, _| fd == events, (sys::EVENT_CQ_ERR, cq));
+        }
         queue.completions.push_back(completion);
         if std::mem::take(&mut queue.is_armed)
             && let Some((_, far)) = self.channels.get(&queue.channel)

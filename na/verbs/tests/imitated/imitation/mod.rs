@@ -19,7 +19,7 @@ use std::{
 
 use rdma_core_sys as sys;
 
-use fabric::{Fabric, Queued, Run};
+use fabric::{Fabric, QUEUE_MAX, Queued, Run};
 
 /// All cards of this process.
 static FABRIC: Mutex<Option<Fabric>> = Mutex::new(None);
@@ -66,6 +66,7 @@ pub(crate) static LIBRARY: sys::Library = sys::Library {
     create_comp_channel,
     destroy_comp_channel,
     create_cq,
+    resize_cq,
     destroy_cq,
     get_cq_event,
     ack_cq_events,
@@ -228,7 +229,7 @@ unsafe extern "C" fn query_device(_: *mut sys::Context, attr: *mut sys::DeviceAt
     // SAFETY:
     // - numbers only.
     let mut all: sys::DeviceAttr = unsafe { std::mem::zeroed() };
-    (all.max_qp_wr, all.max_srq_wr, all.max_cqe) = (1 << 14, 1 << 14, 1 << 16);
+    (all.max_qp_wr, all.max_srq_wr, all.max_cqe) = (1 << 14, 1 << 14, QUEUE_MAX);
     (all.max_qp_rd_atom, all.max_qp_init_rd_atom, all.phys_port_cnt) = (16, 16, 1);
     fill(attr, all);
     0
@@ -307,7 +308,7 @@ unsafe extern "C" fn destroy_comp_channel(channel: *mut sys::CompChannel) -> c_i
 
 unsafe extern "C" fn create_cq(
     context: *mut sys::Context,
-    _count: c_int,
+    count: c_int,
     _cq_context: *mut c_void,
     channel: *mut sys::CompChannel,
     _vector: c_int,
@@ -317,8 +318,12 @@ unsafe extern "C" fn create_cq(
     // SAFETY:
     // - made above, and never freed.
     let fd = unsafe { (*channel).fd };
-    with(|fabric| fabric.open_queue(cq.addr(), fd, events));
+    with(|fabric| fabric.open_queue(cq.addr(), (fd, events), count));
     cq
+}
+
+unsafe extern "C" fn resize_cq(cq: *mut sys::Cq, count: c_int) -> c_int {
+    with(|fabric| fabric.resize_queue(cq.addr(), count))
 }
 
 unsafe extern "C" fn destroy_cq(cq: *mut sys::Cq) -> c_int {
