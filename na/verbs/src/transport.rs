@@ -73,6 +73,13 @@ enum Flush {
     Pairs,
 }
 
+/// Memory that a peer reaches, over this line of this port.
+struct Loan {
+    registration: Registration,
+    port: usize,
+    line: Option<u32>,
+}
+
 /// What a context has of the card.
 pub(crate) struct Verbs {
     shared: Arc<Shared>,
@@ -80,8 +87,8 @@ pub(crate) struct Verbs {
     hubs: Vec<Arc<Hub>>,
     desk: Arc<Desk>,
     waiter: Arc<FramesWaiter>,
-    /// Memory that peers reach, and the port and line over which they do; the numbers of lent memory are places here.
-    lent: Vec<Option<(Registration, (usize, Option<u32>))>>,
+    /// Memory that peers reach; the numbers of lent memory are places here.
+    lent: Vec<Option<Loan>>,
     /// The peer that has parted last still reaches what was lent to it.
     still_reaches: bool,
     flush: Flush,
@@ -115,10 +122,9 @@ impl Verbs {
     /// A connection ends: whether its peer still reaches what was lent to it, which is kept elsewhere then.
     fn ends(&mut self, route: Route, is_cut: bool) -> bool {
         let Route { port, line: Some(line), .. } = route else { return false };
-        let over = (port, Some(line));
-        let is_of = |it: &mut (Registration, _)| it.1 == over;
-        let lent = self.lent.iter_mut().filter_map(|place| place.take_if(is_of));
-        let lent = lent.map(|(registration, _)| registration).collect();
+        let is_of = |it: &mut Loan| (it.port, it.line) == (port, Some(line));
+        let lent = self.lent.iter_mut().filter_map(|place| place.take_if(|it| is_of(it)));
+        let lent = lent.map(|loan| loan.registration).collect();
         self.hub(port).end_lending(line, is_cut, lent)
     }
 
@@ -205,7 +211,8 @@ impl Carrier for Verbs {
         if place == self.lent.len() {
             self.lent.push(None);
         }
-        self.lent[place] = Some((registration, (to.route.port, to.route.line)));
+        let Route { port, line, .. } = to.route;
+        self.lent[place] = Some(Loan { registration, port, line });
         Ok((place, Grant { address: run.address as u64, key: key.into() }))
     }
 

@@ -313,20 +313,22 @@ fn sleeps(context: &mut dyn Context) {
 }
 
 #[test]
-fn contexts_whose_card_was_removed_sleep_on() {
+fn contexts_whose_card_was_removed_or_whose_queue_is_lost_sleep_on() {
     let _alone = alone();
-    let (mut own, mut other) = (open("imitated3"), open("imitated4"));
-    let mut neighbour = own.0.context(1).unwrap();
-    let there = connect(&mut other, &mut own);
-    let back = connect(&mut own, &mut other);
-    sleeps(&mut *own.1);
-    sleeps(&mut *neighbour);
-    // Something has come when the card is gone.
-    post(&mut *other.1, there);
-    remove(CARDS[0]);
-    until((&mut own, &mut other), |near, _| gone(near, back).is_some());
-    sleeps(&mut *own.1);
-    sleeps(&mut *neighbour);
+    for lose in [remove as fn(usize), fail_polls, lose_queues] {
+        let (mut own, mut other) = (open("imitated3"), open("imitated4"));
+        let mut neighbour = own.0.context(1).unwrap();
+        let there = connect(&mut other, &mut own);
+        let back = connect(&mut own, &mut other);
+        sleeps(&mut *own.1);
+        sleeps(&mut *neighbour);
+        // Something has come when it is gone.
+        post(&mut *other.1, there);
+        lose(CARDS[0]);
+        until((&mut own, &mut other), |near, _| gone(near, back).is_some());
+        sleeps(&mut *own.1);
+        sleeps(&mut *neighbour);
+    }
 }
 
 #[test]
