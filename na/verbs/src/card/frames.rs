@@ -18,7 +18,7 @@ use crate::card::{
 /// Bytes of a frame: a page, which one packet of the longest kind carries.
 pub(crate) const FRAME: usize = 4096;
 const FRAMES: usize = CHUNK.get() / FRAME;
-/// At most: 128 MiB. A pair holds 128 frames, so that hundreds may stand still, and others go on.
+/// At most: 128 MiB. A pair holds 120 frames, so that hundreds may stand still, and others go on.
 const CHUNKS_MAX: usize = 64;
 
 /// A frame's only owner.

@@ -19,8 +19,8 @@ use crate::{
     signals::Signals,
 };
 
-/// Places of a send queue.
-pub(super) const DEPTH: u32 = 128;
+/// Places of a send queue: so many that a completion queue of 32,767, soft-RoCE's longest, has room for those of 256 pairs.
+pub(super) const DEPTH: u32 = 120;
 /// Longest message that is asked to be inline: cards take this much or say how little they do.
 const INLINE: u32 = 220;
 /// Repetitions start after 4 us x 2^this.

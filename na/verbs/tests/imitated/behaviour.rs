@@ -122,8 +122,8 @@ fn completions_of_many_peers_that_nobody_takes_find_room() {
 
 #[test]
 fn a_peer_for_whose_completions_there_is_no_room_is_refused() {
-    // 1,024 for what arrives, and 128 for each queue pair.
-    const ROOM: usize = (8_192 - 1_024) / 128;
+    // 1,024 for what arrives, and 120 for each queue pair.
+    const ROOM: usize = (8_192 - 1_024) / 120;
     let _alone = alone();
     let ((_domain, mut own), (_far, mut other)) = (open(&[("queue-pairs", "own")]), open(&[]));
     let mut others: Vec<_> = (0..ROOM).map(|_| open(&[])).collect();
