@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Address, Context, LocalSlice, Op, Peer, RemoteSlice, Waiter};
+use hg_na::{Address, Context, LocalSlice, Op, OpId, Peer, RemoteSlice, Waiter};
 use rustc_hash::FxHashMap;
 
 pub use self::arriving::{Arrived, Batch, Event, Kept};
@@ -102,14 +102,26 @@ pub struct Stats {
 struct Connection {
     link: u32,
     state: State,
-    /// Something has come by it.
-    is_heard: bool,
+    /// This end has made it, by this message.
+    hello: Option<OpId>,
+}
+
+/// A link that ends.
+#[derive(Debug)]
+struct Ending {
+    link: u32,
+    /// Rounds that may still find something before it does.
+    rounds: u32,
+    /// As long as others of its connections are there, until then: from the first round on.
+    until: Option<Instant>,
 }
 
 /// What becomes of a connection that is idle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
+    /// Nobody has accepted it; the transport has not said yet that it is gone.
+    Unaccepted,
     /// This side has said that it uses it no more, being so far. The other side may close it, or go on.
     Left(Positions),
     /// This side has closed it; the transport has not said yet that it is gone.
@@ -142,8 +154,7 @@ pub struct Port<N> {
     owing: Vec<u32>,
     due: Vec<N>,
     ended: Vec<Event<'static, N>>,
-    /// Links that end as soon as a round finds nothing, or after so many rounds.
-    ending: Vec<(u32, u32)>,
+    ending: Vec<Ending>,
     idle_at: Option<Instant>,
     stats: Stats,
 }
@@ -392,6 +403,9 @@ impl<N> Port<N> {
     }
 
     /// There is a connection with this end, though it may be idle, until [`Port::let_go`] was called as often: its death is to be heard of.
+    ///
+    /// A host that drops all packets from before it has accepted the connection is no death: it looks like an end that makes no progress, and is tried
+    /// again and again. Once it has accepted, its silence is one, where the transport notices that (`silence-bound-ms` of TCP, say).
     pub fn keep(&mut self, end: u32) {
         let Ok(at) = self.link_of(end) else { return };
         let link = &mut self.links[at as usize];
@@ -446,8 +460,10 @@ impl<N> Port<N> {
             return Ok(());
         }
         let slept = if self.context.may_sleep() {
-            let until = self.context.next_deadline().into_iter().chain(self.idle_at).min();
-            let left = until.map(|at| at.saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            let ending = self.ending.iter().map(|it| it.until.unwrap_or(now));
+            let deadlines = self.context.next_deadline().into_iter().chain(self.idle_at);
+            let left = deadlines.chain(ending).min().map(|at| at.saturating_duration_since(now));
             self.waiter.wait(left.into_iter().chain(limit).min())
         } else {
             Ok(())

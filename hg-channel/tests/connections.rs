@@ -2,21 +2,25 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod cut;
 #[expect(dead_code, reason = "a part of it is needed here")]
 mod world;
 
 use std::time::{Duration, Instant};
 
+use cut::{Cut, Far, Scissors};
 use hg_channel::{Limits, When};
-use hg_na::{Address, Op, OpenOptions, Plugin as _};
+use hg_na::{Address, Context, GoneReason, Op, OpenOptions, Plugin as _};
 use hg_na_conformance::Mem;
 use proptest::prelude::*;
+use watchdog::Watchdog;
 use world::{TOKEN, World};
 
 const ENDS: u32 = 3;
 const IDLE: Duration = Duration::from_millis(1);
-/// Rounds in which everything has come to rest.
+/// Rounds in which everything has come to rest, and how long each takes: 5 s in all.
 const ROUNDS: usize = 1000;
+const ROUND: Duration = Duration::from_millis(5);
 
 /// What happens next.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +41,8 @@ enum Move {
     End(u32),
     /// It ends at once.
     Die(u32),
+    /// One of its connections is cut, which it sees as an exit of the other end, or as silence.
+    Cut(u32, usize, bool),
 }
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
@@ -50,6 +56,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         2 => pair.prop_map(|(end, other)| Move::LetGo(end, other)),
         1 => (0..ENDS).prop_map(Move::End),
         1 => (0..ENDS).prop_map(Move::Die),
+        1 => (0..ENDS, 0..4_usize, any::<bool>()).prop_map(|(end, nth, is_silent)| Move::Cut(end, nth, is_silent)),
     ];
     prop::collection::vec(one, 0..120)
 }
@@ -65,13 +72,19 @@ struct Ends {
     kept: [[u32; ENDS as usize]; ENDS as usize],
     /// Whose records may be lost.
     dead: Option<u32>,
+    scissors: Scissors,
+    /// They may be gone to one another, and what they have sent one another may be lost.
+    parted: [[bool; ENDS as usize]; ENDS as usize],
 }
 
 impl Ends {
     fn new() -> Self {
         let limits = Limits::default().block(128).window(512).idle(IDLE);
+        let scissors = Scissors::default();
         Self {
-            world: World::new(&Mem::default(), "mem://", ENDS, limits),
+            world: World::new(&scissors.plugin(&Mem::default()), "mem://", ENDS, limits),
+            scissors,
+            parted: Default::default(),
             start: Instant::now(),
             clocks: Default::default(),
             written: Default::default(),
@@ -112,6 +125,10 @@ impl Ends {
                 self.world.ports[end as usize] = None;
                 self.dead = Some(end);
             }
+            Move::Cut(end, nth, is_silent) if self.is_there(end) => {
+                let reason = if is_silent { GoneReason::TimedOut } else { GoneReason::Exited };
+                self.scissors.cut(&self.world.addresses[end as usize], Cut { nth, reason });
+            }
             _ => {}
         }
     }
@@ -119,6 +136,19 @@ impl Ends {
     fn step(&mut self, end: u32) {
         let now = self.start + self.clocks[end as usize];
         self.world.step(end as usize, now);
+        let place = |at: &Address| self.world.addresses.iter().position(|it| it == at).unwrap();
+        for (near, far) in self.scissors.parted() {
+            let near = place(&near);
+            let far = match far {
+                Far::At(address) => place(&address),
+                Far::End(end) => end as usize,
+            };
+            (self.parted[near][far], self.parted[far][near]) = (true, true);
+        }
+    }
+
+    fn is_parted(&self, one: u32, other: u32) -> bool {
+        self.parted[one as usize][other as usize]
     }
 
     fn write(&mut self, from: u32, to: u32) {
@@ -130,7 +160,7 @@ impl Ends {
                 self.expected[from as usize].push(notice);
                 self.written[from as usize][to as usize] += 1;
             }
-            Err(error) => assert!(!self.is_there(to), "{error}"),
+            Err(error) => assert!(!self.is_there(to) || self.is_parted(from, to), "{error}"),
         }
     }
 
@@ -145,7 +175,10 @@ impl Ends {
 
     fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let came = (0..ROUNDS).any(|_| {
-            (0..ENDS).for_each(|end| self.happens(Move::Idle(end)));
+            for end in 0..ENDS {
+                self.clocks[end as usize] += ROUND;
+                self.step(end);
+            }
             holds(self)
         });
         assert!(came, "{what}: never");
@@ -159,7 +192,7 @@ impl Ends {
             let got: Vec<u32> = got.map(|it| it.1).collect();
             let expected: Vec<u32> = (0..self.written[from as usize][at]).collect();
             assert!(expected.starts_with(&got), "{end} has of {from}: {got:?} of {expected:?}");
-            got == expected || self.dead == Some(from)
+            got == expected || self.dead == Some(from) || self.is_parted(end, from)
         });
         let of_gone = self.world.gone[at].iter().flat_map(|(_, notices)| notices);
         let mut heard: Vec<u64> = self.world.told[at].iter().chain(of_gone).copied().collect();
@@ -169,7 +202,7 @@ impl Ends {
         assert!(heard.len() <= expected.len(), "{end} has heard {heard:?} of {expected:?}");
         let is_gone = |of: u32| self.world.gone[at].iter().any(|(gone, _)| *gone == of);
         for (gone, _) in &self.world.gone[at] {
-            assert!(!self.is_there(*gone), "{gone} is there");
+            assert!(!self.is_there(*gone) || self.is_parted(end, *gone), "{gone} is there");
         }
         let is_missed = |of| self.kept[at][of as usize] > 0 && !self.is_there(of) && !is_gone(of);
         all_there && heard == expected && !(0..ENDS).any(is_missed)
@@ -208,25 +241,31 @@ proptest! {
     }
 }
 
+/// Longer than what survives of an end that has closed one of its connections.
+const BOUND: Duration = Duration::from_secs(3);
+
+/// What end 1 greets with.
+fn hello() -> Vec<u8> {
+    let window = 256 * 1024_u32;
+    let body = [&TOKEN[..], &1_u32.to_le_bytes(), &window.to_le_bytes()].concat();
+    [&[1, 0, 0, 0, 0, 0, 0, 0], &body[..]].concat()
+}
+
+/// Greets port 0 as if it were end 1.
+fn liar(mem: &Mem, there: &Address) -> Box<dyn Context> {
+    let liar = mem.open(&Address::new("mem://").unwrap(), &OpenOptions::listening()).unwrap();
+    let mut liar = liar.context(0).unwrap();
+    let to = liar.lookup(there).unwrap();
+    liar.post(0, Op::SendUnexpected { to, message: hello().into() }).unwrap();
+    liar
+}
+
 #[test]
 fn an_end_that_makes_ever_new_connections_is_let_in_by_a_few() {
     let mem = Mem::default();
     let mut world = World::new(&mem, "mem://", 2, Limits::default());
-    let window = 256 * 1024_u32;
-    let body = [&TOKEN[..], &1_u32.to_le_bytes(), &window.to_le_bytes()].concat();
-    let hello = [&[1, 0, 0, 0, 0, 0, 0, 0], &body[..]].concat();
     let there = world.addresses[0].clone();
-    let mut liars: Vec<_> = (0..100)
-        .map(|_| {
-            let url = Address::new("mem://").unwrap();
-            let liar = mem.open(&url, &OpenOptions::listening()).unwrap();
-            let mut liar = liar.context(0).unwrap();
-            let to = liar.lookup(&there).unwrap();
-            let message = hello.clone().into();
-            liar.post(0, Op::SendUnexpected { to, message }).unwrap();
-            liar
-        })
-        .collect();
+    let mut liars: Vec<_> = (0..100).map(|_| liar(&mem, &there)).collect();
     for _ in 0..10 {
         for liar in &mut liars {
             liar.progress(Instant::now(), &mut Vec::new()).unwrap();
@@ -234,4 +273,96 @@ fn an_end_that_makes_ever_new_connections_is_let_in_by_a_few() {
         world.step(0, Instant::now());
     }
     assert_eq!(world.port(0).connections(), 8);
+}
+
+/// A record waits at port 0 for an end that has greeted twice, and has closed the connection by which the record went. The other one stays.
+fn closed_half() -> (World, Box<dyn Context>) {
+    let mem = Mem::default();
+    let mut world = World::new(&mem, "mem://", 2, Limits::default().idle(10 * BOUND));
+    let there = world.addresses[0].clone();
+    let (mut first, mut second) = (liar(&mem, &there), liar(&mem, &there));
+    for liar in [&mut first, &mut second] {
+        liar.progress(Instant::now(), &mut Vec::new()).unwrap();
+        world.step(0, Instant::now());
+    }
+    assert_eq!(world.port(0).connections(), 2);
+    world.write(0, 1, 0, 8).unwrap();
+    world.port(0).tell(1, When::Consumed, 7);
+    world.step(0, Instant::now());
+    drop(first);
+    (world, second)
+}
+
+#[test]
+fn an_end_that_closes_one_of_two_connections_is_gone_before_long() {
+    let (mut world, _second) = closed_half();
+    let start = Instant::now();
+    let mut now = start;
+    while world.gone[0].is_empty() && now < start + BOUND {
+        now += Duration::from_millis(100);
+        world.step(0, now);
+    }
+    assert_eq!(world.gone[0], [(1, vec![7])]);
+    assert_eq!(world.port(0).connections(), 0);
+}
+
+#[test]
+fn who_sleeps_is_woken_for_an_end_that_has_closed_one_of_two_connections() {
+    let _watchdog = Watchdog::start();
+    let (mut world, _second) = closed_half();
+    let start = Instant::now();
+    while world.gone[0].is_empty() {
+        if !world.step(0, Instant::now()) {
+            world.port(0).sleep(None).unwrap();
+        }
+    }
+    assert_eq!(world.gone[0], [(1, vec![7])]);
+    assert!(start.elapsed() < 10 * BOUND, "something else has woken it");
+}
+
+#[test]
+fn a_connection_that_breaks_beside_another_one_is_heard_of_at_both_sides() {
+    let reasons = [GoneReason::Exited, GoneReason::TimedOut];
+    for (nth, reason) in (0..2).flat_map(|nth| reasons.clone().map(|reason| (nth, reason))) {
+        let scissors = Scissors::default();
+        let plugin = scissors.plugin(&Mem::default());
+        let mut world = World::new(&plugin, "mem://", 2, Limits::default());
+        world.is_lazy = true;
+        for (from, to) in [(0, 1), (1, 0)] {
+            world.write(from, to, 0, 8).unwrap();
+            world.port(from).tell(to, When::Consumed, u64::from(from));
+            world.port(from).flush_all();
+        }
+        let start = Instant::now();
+        let mut rounds = (0..).map(|round| start + round * Duration::from_millis(10));
+        let mut round = |world: &mut World| {
+            let now = rounds.next().unwrap();
+            for end in 0..2 {
+                world.step(end, now);
+            }
+            now < start + 2 * BOUND
+        };
+        while world.waiting.iter().any(Vec::is_empty) {
+            assert!(round(&mut world), "both have the other one's record");
+        }
+        assert_eq!(world.port(0).connections(), 2, "each has made one");
+        scissors.cut(&world.addresses[0], Cut { nth, reason: reason.clone() });
+        while world.gone.iter().any(Vec::is_empty) {
+            assert!(round(&mut world), "{nth}, {reason}: {:?}", world.gone);
+        }
+        assert_eq!(world.gone, [[(1, vec![0])], [(0, vec![1])]]);
+    }
+}
+
+#[test]
+fn silence_where_the_connection_was_accepted_is_heard_of_by_who_keeps_it() {
+    let scissors = Scissors::default();
+    let plugin = scissors.plugin(&Mem::default());
+    let mut world = World::new(&plugin, "mem://", 2, Limits::default());
+    world.port(0).keep(1);
+    (0..10).for_each(|_| world.round());
+    assert_eq!(world.port(1).connections(), 1, "and it has nothing to say");
+    scissors.cut(&world.addresses[0], Cut { nth: 0, reason: GoneReason::TimedOut });
+    (0..10).for_each(|_| world.round());
+    assert_eq!(world.gone[0], [(1, vec![])]);
 }

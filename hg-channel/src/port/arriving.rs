@@ -2,9 +2,14 @@
 
 use std::time::Instant;
 
-use hg_na::{Completion, Done, Error as NaError, GoneReason, Message, Peer, QUIET, Returned};
+use hg_na::{
+    Completion, Done, Error as NaError, GoneReason, Message, Peer, QUIET, Reached, Returned,
+};
 
-use super::{Connection, Port, State, Way, leaving::TRANSFER};
+use super::{
+    Connection, Port, State, Way,
+    leaving::{HELLO, TRANSFER},
+};
 use crate::{
     error::{Broken, Error},
     near::Parcel,
@@ -209,7 +214,7 @@ impl<N> Port<N> {
             self.look_for_idle(now);
         }
         if !self.ending.is_empty() {
-            moved |= self.end_those_ending(!moved);
+            moved |= self.end_those_ending(now, !moved);
         }
         self.trust = if moved { 0 } else { self.trust.saturating_sub(1) };
         self.glimpses = match batch.completions.len() {
@@ -287,13 +292,12 @@ impl<N> Port<N> {
         };
         let at = match self.latest {
             Some((peer, at)) if peer == from => at,
-            _ => match self.connections.get_mut(&from) {
-                Some(&mut Connection { link, state: State::Left(_), .. }) => {
+            _ => match self.connections.get(&from) {
+                Some(&Connection { link, state: State::Left(_), .. }) => {
                     self.go_on(from, link);
                     link
                 }
                 Some(connection) => {
-                    connection.is_heard = true;
                     self.latest = Some((from, connection.link));
                     connection.link
                 }
@@ -348,9 +352,8 @@ impl<N> Port<N> {
         };
         let at = match self.latest {
             Some((peer, at)) if peer == from => at,
-            _ => match self.connections.get_mut(&from) {
+            _ => match self.connections.get(&from) {
                 Some(connection) => {
-                    connection.is_heard = true;
                     if connection.state == State::Open {
                         self.latest = Some((from, connection.link));
                     }
@@ -424,17 +427,18 @@ impl<N> Port<N> {
     }
 
     fn done<'a>(&mut self, done: Done) -> Option<Event<'a, N>> {
-        let Done { token, result, returned, .. } = done;
+        let Done { id, token, result, returned, .. } = done;
         if token & (TRANSFER | QUIET) == TRANSFER {
             let result = result.map_err(|failure| failure.error);
             return Some(Event::Moved { token: token & !TRANSFER, result, returned });
         }
-        // A message that was lost although its peer is there: the stream has a hole.
-        if let Err(failure) = result
-            && !matches!(failure.error, NaError::PeerGone(_) | NaError::Cancelled)
-            && let Ok(at) = u32::try_from(token & !QUIET)
-        {
+        let Err(failure) = result else { return None };
+        let Ok(at) = u32::try_from(token & !(QUIET | HELLO)) else { return None };
+        if !matches!(failure.error, NaError::PeerGone(_) | NaError::Cancelled) {
+            // A message that was lost although its peer is there: the stream has a hole.
             self.end_link(at, GoneReason::Exhausted(failure.error.to_string().into()));
+        } else if token & HELLO != 0 && failure.reached == Reached::Never {
+            self.came_back(at, id);
         }
         None
     }
@@ -444,10 +448,7 @@ impl<N> Port<N> {
             Ok(header) => header,
             Err(broken) => return self.broken(from, broken),
         };
-        let known = self.connections.get_mut(&from).map(|connection| {
-            connection.is_heard = true;
-            connection.link
-        });
+        let known = self.connections.get(&from).map(|it| it.link);
         // Without a signature it is heard once its sender's greeting is, which it may have overtaken.
         let at = known.or_else(|| self.signer(bytes))?;
         if !self.heard(at, header.consumed) {
@@ -457,7 +458,7 @@ impl<N> Port<N> {
         match (header.kind, state) {
             (Kind::Consumed, _) => {}
             // Both sides have proposed it at once, and this one is done.
-            (Kind::Leave | Kind::Left, State::Forgotten) => {}
+            (Kind::Leave | Kind::Left, State::Forgotten | State::Unaccepted) => {}
             (Kind::Leave, State::Open) => self.asked_to_leave(from, at, bytes),
             // It has said so already.
             (Kind::Leave, State::Left(_)) => {}

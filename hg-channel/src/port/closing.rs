@@ -7,11 +7,11 @@
 //! ```
 //! Both may have proposed it at once, and left: whoever hears `Left` then closes it, whatever was written since.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use hg_na::{GoneReason, Op, Peer, QUIET};
+use hg_na::{GoneReason, Op, OpId, Peer, QUIET};
 
-use super::{Connection, Port, State, Way};
+use super::{Connection, Ending, Port, State, Way};
 use crate::wire::{Kind, Positions};
 
 impl<N> Port<N> {
@@ -70,9 +70,9 @@ impl<N> Port<N> {
         self.find_other_way(peer, at);
     }
 
-    /// Of a connection by which something has come.
+    /// Of a connection that has been accepted.
     pub(super) fn set_state(&mut self, peer: Peer, at: u32, state: State) {
-        self.connections.insert(peer, Connection { link: at, state, is_heard: true });
+        self.connections.insert(peer, Connection { link: at, state, hello: None });
     }
 
     fn find_other_way(&mut self, peer: Peer, at: u32) {
@@ -90,43 +90,55 @@ impl<N> Port<N> {
         let Some(connection) = self.connections.remove(&peer) else { return };
         let at = connection.link;
         let link = &mut self.links[at as usize];
+        if link.ending.is_some() {
+            return;
+        }
         let nothing_lost = match connection.state {
+            State::Open => false,
             // The other end makes no progress: as long as there is nothing to tell it, that does no harm.
-            State::Open => {
-                reason == GoneReason::TimedOut && !connection.is_heard && link.out.is_quiet()
-            }
+            State::Unaccepted => reason == GoneReason::TimedOut && link.out.is_quiet(),
             State::Left(_) => reason == GoneReason::Closed,
             State::Forgotten => true,
         };
-        let ended = link.ending.take().or(if nothing_lost { None } else { Some(reason) });
-        match ended {
+        if nothing_lost {
             // What was written meanwhile has waited for this.
-            None => {
-                self.find_other_way(peer, at);
-                self.push(at);
-            }
+            self.find_other_way(peer, at);
+            self.push(at);
+        } else {
             // What it has sent by another connection comes before it is gone.
-            Some(reason) => {
-                self.links[at as usize].ending = Some(reason);
-                self.ending.push((at, ENDING_ROUNDS));
-            }
+            link.ending = Some(reason);
+            self.ending.push(Ending { link: at, rounds: ENDING_ROUNDS, until: None });
+        }
+    }
+
+    /// What was to greet an end has come back without having left: nobody has accepted the connection, which is told to be gone next.
+    #[cold]
+    pub(super) fn came_back(&mut self, at: u32, hello: OpId) {
+        let mut made = self.connections.values_mut();
+        let made = made.find(|it| it.link == at && it.hello == Some(hello));
+        if let Some(made) = made.filter(|it| it.state == State::Open) {
+            made.state = State::Unaccepted;
         }
     }
 
     /// What those had sent of whom a connection has ended has come by now, if a round was empty or after so many. Whether any ends.
     #[cold]
-    pub(super) fn end_those_ending(&mut self, is_empty: bool) -> bool {
+    pub(super) fn end_those_ending(&mut self, now: Instant, is_empty: bool) -> bool {
         let mut any = false;
-        for (at, rounds) in std::mem::take(&mut self.ending) {
-            if !is_empty && rounds > 0 {
-                self.ending.push((at, rounds - 1));
+        for mut ending in std::mem::take(&mut self.ending) {
+            let until = *ending.until.get_or_insert(now + ENDING);
+            if !is_empty && ending.rounds > 0 {
+                ending.rounds -= 1;
+                self.ending.push(ending);
                 continue;
             }
+            let at = ending.link;
             let link = &mut self.links[at as usize];
-            // Who closes one closes all: the last one ends the link.
+            // Who closes one closes all: the last one ends the link. One that stays is of no use, as what was sent by the other may be lost.
             let has_left = matches!(link.ending, Some(GoneReason::Closed | GoneReason::Exited));
-            let is_heard = has_left && self.connections.values().any(|it| it.link == at);
-            if !is_heard && let Some(reason) = link.ending.take() {
+            if has_left && now < until && self.connections.values().any(|it| it.link == at) {
+                self.ending.push(Ending { rounds: ENDING_ROUNDS, ..ending });
+            } else if let Some(reason) = link.ending.take() {
                 self.end_link(at, reason);
                 any = true;
             }
@@ -162,3 +174,5 @@ impl<N> Port<N> {
 
 /// Rounds for what a lost end has sent by other connections, as long as rounds find anything.
 const ENDING_ROUNDS: u32 = 64;
+/// How long the end that has closed one connection, or has exited, may take to close the others: both come at once, or with what TCP repeats.
+const ENDING: Duration = Duration::from_secs(2);

@@ -14,6 +14,8 @@ use crate::{
 
 /// A bit of the tokens of transfers; the others are the caller's.
 pub(super) const TRANSFER: u64 = 1 << 62;
+/// A bit of the tokens of messages that are the first ones of a connection.
+pub(super) const HELLO: u64 = 1 << 61;
 
 impl<N> Port<N> {
     /// The link of an end, which may have no way yet.
@@ -45,9 +47,10 @@ impl<N> Port<N> {
             return Ok(());
         }
         let op = Op::SendUnexpected { to: peer, message: self.signed(Kind::Hello, 0) };
-        self.context.post(QUIET | u64::from(at), op).map_err(|refused| refused.error)?;
+        let hello = self.context.post(QUIET | HELLO | u64::from(at), op);
+        let hello = hello.map_err(|refused| refused.error)?;
         self.links[at as usize].way = Way::Peer(peer);
-        let connection = Connection { link: at, state: State::Open, is_heard: false };
+        let connection = Connection { link: at, state: State::Open, hello: Some(hello) };
         self.connections.insert(peer, connection);
         Ok(())
     }
