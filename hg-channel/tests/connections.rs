@@ -307,6 +307,20 @@ fn an_end_that_closes_one_of_two_connections_is_gone_before_long() {
 }
 
 #[test]
+fn what_lies_there_when_an_owner_comes_back_late_is_heard_before_the_end() {
+    let (mut world, mut second) = closed_half();
+    let start = Instant::now();
+    while world.step(0, start) {}
+    let there = second.connected()[0];
+    let record = [2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 3, 0, 0, 0, b'a', b'b', b'c'];
+    let op = Op::SendUnexpected { to: there, message: record.to_vec().into() };
+    second.post(0, op).unwrap();
+    second.progress(start, &mut Vec::new()).unwrap();
+    while world.step(0, start + BOUND) {}
+    assert_eq!((&world.consumed[0], &world.gone[0]), (&vec![(1, 5, 3)], &vec![(1, vec![7])]));
+}
+
+#[test]
 fn who_sleeps_is_woken_for_an_end_that_has_closed_one_of_two_connections() {
     let _watchdog = Watchdog::start();
     let (mut world, _second) = closed_half();

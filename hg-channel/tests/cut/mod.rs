@@ -84,10 +84,8 @@ impl CutLayer {
         else {
             return;
         };
-        let is_up = |peer: Peer| inner.is_connected(peer) && !self.lost.contains_key(&peer);
         let mut up = self.far.clone();
-        let mut is_up = is_up;
-        up.retain(|(peer, _)| is_up(*peer));
+        up.retain(|(peer, _)| inner.is_connected(*peer) && !self.lost.contains_key(peer));
         if up.is_empty() {
             return;
         }
