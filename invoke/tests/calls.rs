@@ -58,6 +58,9 @@ fn measure(sender: u32, bytes: &[u8]) {
 fn waits(here: &Request) {
     let full = here.progress();
     assert!(matches!(full, Err(Error::Inside)));
+    // A barrier that this worker is in goes on.
+    assert!(matches!(here.quiesce(), Err(Error::Inside)));
+    assert!(matches!(here.quiesce_group(7), Err(Error::Inside)));
     RUN.with_borrow_mut(|run| run.push((0, 0)));
 }
 

@@ -27,6 +27,9 @@ impl Worker {
     }
 
     fn quiesce_of(&self, group: Option<u32>) -> Result<(), Error> {
+        if self.is_inside.get() {
+            return Err(Error::Inside);
+        }
         self.enter(group);
         self.wait_until(|| self.take_part())
     }
