@@ -402,6 +402,21 @@ impl<N> Port<N> {
         self.due.drain(..).chain(to_come).collect()
     }
 
+    /// Whether a record to this end leaves at once, as far as is known: there is a way, and room in the window.
+    #[must_use]
+    pub fn is_open(&self, to: u32) -> bool {
+        let at = self.of_end.get(to as usize).copied().unwrap_or(0);
+        self.links.get((at as usize).wrapping_sub(1)).map_or_else(
+            || self.near.has(to),
+            |link| {
+                let is_there = matches!(link.way, Way::Near | Way::Peer(_)) && !link.is_blocked;
+                is_there
+                    && link.out.unconsumed() + 2 * self.limits.block as u64
+                        <= u64::from(self.limits.window)
+            },
+        )
+    }
+
     /// There is a connection with this end, though it may be idle, until [`Port::let_go`] was called as often: its death is to be heard of.
     ///
     /// A host that drops all packets from before it has accepted the connection is no death: it looks like an end that makes no progress, and is tried

@@ -114,6 +114,10 @@ pub struct Worker {
     caller: Cell<u32>,
     /// The first process that was found gone.
     gone: RefCell<Option<Error>>,
+    /// Ends beside this one in the barrier that have said that they leave in good order.
+    leaving: RefCell<Vec<u32>>,
+    /// The first of them that has left: no barrier ends without it.
+    has_left: RefCell<Option<Error>>,
     now: Cell<Instant>,
     rounds: Cell<u32>,
     /// Where its thread is to run.
@@ -156,6 +160,8 @@ impl Worker {
             turn: Cell::new(0),
             caller: Cell::new(me),
             gone: RefCell::new(None),
+            leaving: RefCell::default(),
+            has_left: RefCell::new(None),
             now: Cell::new(Instant::now()),
             rounds: Cell::new(0),
             common,
@@ -214,8 +220,8 @@ impl Worker {
         self.is_inside.get().then(|| self.place_of(self.caller.get()))
     }
 
-    /// The first process that was found gone: [`Error::Gone`]. Those that have left in good order are not told of, unless they are beside
-    /// this one in the barrier.
+    /// The first process that was found gone: [`Error::Gone`]. Those that have left in good order ([`Worker::finish`]) are not told of, unless
+    /// a barrier was entered here that they have not.
     #[must_use]
     pub fn gone(&self) -> Option<Error> {
         self.gone.borrow().clone()
@@ -298,6 +304,7 @@ impl Worker {
     }
 
     fn finish_until(mut self, end: Option<Instant>) -> Result<bool, Error> {
+        self.say_goodbye();
         let has_left = self.leave_or(|| end.is_some_and(|end| end <= Instant::now()))?;
         let services = self.services.take();
         drop(self);
@@ -385,8 +392,11 @@ impl Worker {
     fn lose(&self, end: u32, reason: &GoneReason, notices: Vec<Synchronizer>) {
         let process = self.place_of(end).process;
         let error = Error::Gone { process, why: reason.to_string().into() };
-        // Who has left in good order keeps up only those who report to it, or to whom it reports.
-        if *reason != GoneReason::Closed || self.quiet.borrow().is_beside(end) {
+        // Who has closed its worker keeps up only those who report to it, or to whom it reports.
+        let has_closed = *reason == GoneReason::Closed;
+        if has_closed && self.leaving.borrow().contains(&end) {
+            self.has_left.borrow_mut().get_or_insert_with(|| error.clone());
+        } else if !has_closed || self.quiet.borrow().is_beside(end) {
             self.gone.borrow_mut().get_or_insert_with(|| error.clone());
         }
         notices.into_iter().for_each(|it| it.count(Some(error.clone())));

@@ -14,7 +14,7 @@ use std::{
 };
 
 use common::run;
-use hg_invoke::{Error, Fabric, Limits, Worker};
+use hg_invoke::{Error, Fabric, Limits, Place, Worker};
 
 /// Of two processes, 1 ends when both are so far, and 0 enters a barrier.
 fn without_the_other(url: &str, fabric: &Fabric, so_far: impl Fn(&Worker) + Sync) {
@@ -49,6 +49,30 @@ fn ends_meanwhile(url: &str) {
         }
         let ended = worker.quiesce();
         assert!(matches!(ended, Err(Error::Gone { process: 1, .. })), "{ended:?}");
+    });
+}
+
+/// All leave in good order, one after the others: nobody is gone for it, until it enters a barrier without them.
+fn leave_one_by_one(url: &str) {
+    let (first, have_left) = (Place { process: 0, thread: 0 }, AtomicU64::new(0));
+    run(url, (2, 2), &Fabric::new(), |worker| {
+        worker.quiesce().unwrap();
+        if worker.place() != first {
+            worker.finish().unwrap();
+            have_left.fetch_add(1, Ordering::SeqCst);
+            return;
+        }
+        let all = || (have_left.load(Ordering::SeqCst) == 3).then_some(Ok(()));
+        worker.wait_until(all).unwrap();
+        // What they have sent and closed is there by now.
+        for _ in 0..1000 {
+            worker.progress().unwrap();
+        }
+        assert_eq!(worker.gone(), None);
+        let ended = worker.quiesce();
+        assert!(matches!(ended, Err(Error::Gone { .. })), "{ended:?}");
+        assert_eq!(worker.gone(), ended.err());
+        worker.finish().unwrap();
     });
 }
 
@@ -92,6 +116,7 @@ fn fails_again(url: &str) {
 }
 
 over_each_transport! {
+    those_that_leave_in_good_order_are_not_gone_until_a_barrier_misses_them => leave_one_by_one,
     whoever_enters_barriers_that_cannot_end_tells_others_once => fails_again,
     the_barrier_hears_of_who_has_ended_before_anybody_called_it => never_called,
     the_barrier_hears_of_who_ends_while_it_waits => ends_meanwhile,

@@ -3,7 +3,7 @@
 use super::{
     Worker,
     calling::Head,
-    running::{AGAIN, DONE, ENTER, FAILED, Malformed, REPORT, take_u64},
+    running::{AGAIN, DONE, ENTER, FAILED, LEAVES, Malformed, REPORT, take_u64},
 };
 use crate::{Error, quiet::Out, service::Stage};
 
@@ -80,7 +80,8 @@ impl Worker {
             return Some(Ok(()));
         }
         drop(quiet);
-        let gone = self.gone.borrow().clone()?;
+        let gone = self.gone.borrow().clone().or_else(|| self.has_left.borrow().clone())?;
+        self.gone.borrow_mut().get_or_insert_with(|| gone.clone());
         self.send_failure(&gone);
         self.leave();
         Some(Err(gone))
@@ -138,6 +139,9 @@ impl Worker {
                 };
                 self.gone.borrow_mut().get_or_insert(error);
             }
+            LEAVES if quiet.is_beside(from) && !self.leaving.borrow().contains(&from) => {
+                self.leaving.borrow_mut().push(from);
+            }
             _ => return Err("a message of the barrier from who has no say in it"),
         }
         Ok(())
@@ -170,6 +174,15 @@ impl Worker {
         let quiet = self.quiet.borrow();
         let beside = quiet.above().into_iter().chain(quiet.below());
         self.send_to(beside, FAILED, None, [process, 0]);
+    }
+
+    /// Those beside it are to know that it leaves in good order. Nobody is waited for: who has no connection, or no room, does not see the end.
+    #[cold]
+    pub(super) fn say_goodbye(&self) {
+        let quiet = self.quiet.borrow();
+        let beside = quiet.above().into_iter().chain(quiet.below());
+        let beside: Vec<u32> = beside.filter(|end| self.port.borrow().is_open(*end)).collect();
+        self.send_to(beside.into_iter(), LEAVES, None, [0, 0]);
     }
 
     fn send_to(

@@ -120,7 +120,7 @@ impl Worker {
         let group = if has_group { Some(take_u32(&mut bytes)?) } else { None };
         let kind = tag & !GROUP;
         match kind {
-            REPORT | AGAIN | DONE | FAILED | ENTER => {
+            REPORT | AGAIN | DONE | FAILED | ENTER | LEAVES => {
                 self.hear_of_barrier(from, kind, group, bytes)
             }
             RAN => self.hear_ran(from, bytes),
@@ -211,6 +211,9 @@ const WITHDRAWN: u32 = SYSTEM | 8;
 
 /// To a service thread: the barrier has begun.
 pub(super) const ENTER: u32 = SYSTEM | 9;
+
+/// To those beside in the barrier: this worker leaves in good order.
+pub(super) const LEAVES: u32 = SYSTEM | 10;
 
 /// What a call's tag becomes when it is withdrawn.
 pub(super) fn withdrawn(tag: u32) -> u32 {
