@@ -331,6 +331,11 @@ impl<N> Outgoing<N> {
         self.written - self.consumed
     }
 
+    /// Whether anybody is still to be told.
+    pub(crate) fn tells(&self) -> bool {
+        self.notices.iter().any(|notices| !notices.is_empty())
+    }
+
     /// Half of the position that was written.
     pub(crate) fn written(&self) -> u32 {
         half(self.written)

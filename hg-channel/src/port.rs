@@ -148,6 +148,8 @@ pub struct Port<N> {
     glimpses: u8,
     trust: u8,
     pool: Pool,
+    /// The context was told to flush, and has not ended that.
+    is_flushing: bool,
     /// Links with an open block.
     unflushed: Vec<u32>,
     /// Links whose sender is to be told.
@@ -192,6 +194,7 @@ impl<N> Port<N> {
             glimpses: 0,
             trust: 0,
             pool: Pool::new(limits.block),
+            is_flushing: false,
             unflushed: Vec::new(),
             owing: Vec::new(),
             due: Vec::new(),
@@ -356,7 +359,29 @@ impl<N> Port<N> {
 
     /// Whether every message that was accepted has left the transport, too: see [`Context::flush`].
     pub fn is_sent(&mut self) -> bool {
-        self.context.flush()
+        // A flush that was begun before does not wait for what was accepted since.
+        self.is_flushing = self.is_flushing && !self.context.flush();
+        !self.is_flushing && self.context.flush()
+    }
+
+    /// What was written and consumed leaves as far as there is room now, for an owner that makes no progress for long. Does not wait.
+    #[cold]
+    pub fn send_all(&mut self) {
+        self.flush_all();
+        self.acknowledge();
+        self.is_flushing = !self.context.flush();
+    }
+
+    /// Whether nobody is to be told any more, here ([`Port::tell`]) or at another end that waits to hear what was consumed.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        let is_told = |link: &Link<N>| match link.way {
+            Way::Gone(_) => true,
+            // Acknowledgements are tried again when a transport that has refused one has room.
+            Way::Peer(_) => !link.out.tells() && !link.incoming.owes(),
+            Way::Near | Way::None => !link.out.tells(),
+        };
+        self.due.is_empty() && self.ended.is_empty() && self.links.iter().all(is_told)
     }
 
     /// Bytes to this end that wait to leave.

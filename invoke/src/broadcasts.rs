@@ -88,9 +88,11 @@ impl Broadcasts {
         }
     }
 
-    /// Whether bytes of any may still be read.
-    pub(crate) fn lends(&self) -> bool {
-        self.of.values().any(|it| it.bytes.is_some())
+    /// Whether bytes of any may still be read, or somebody is to be told that it has run: here, or at another root, which knows of what is
+    /// below this end by this end alone.
+    pub(crate) fn are_awaited(&self, me: u32) -> bool {
+        let mut all = self.of.iter();
+        all.any(|(name, it)| it.bytes.is_some() || it.notify.is_some() || name.root != me)
     }
 
     /// Whether one of those who are to run it has not said so: a place among those below, or [`OWN_PLACE`].

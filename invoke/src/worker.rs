@@ -284,8 +284,9 @@ impl Worker {
         Ok(moved)
     }
 
-    /// Sends everything that was called, and lets go once others have read the buffers that they are to read here, or are gone
-    /// ([`Worker::call_buffer_read`], [`Worker::broadcast_buffer_read`]). Who still waits for calls of others does so before ([`Worker::quiesce`]).
+    /// Sends everything that was called, and lets go once others have read the buffers that they are to read here
+    /// ([`Worker::call_buffer_read`], [`Worker::broadcast_buffer_read`]), and each [`Synchronizer`] that a call, a put or a get of this worker was given
+    /// was told; or those who are to do so are gone. Who still waits for calls of others, or for results, does so before ([`Worker::quiesce`]).
     /// With the last worker of a process its service threads end; what they have called leaves first. Whoever was called for the first time, and
     /// makes no progress, is waited for as long as the transport tries to connect (`connect-timeout-ms`, 30 s), and is gone then.
     ///
@@ -320,12 +321,13 @@ impl Worker {
         })
     }
 
-    /// Whether everything that was called has left, and nobody is to read bytes of here any more.
+    /// Whether everything that was called has left, nobody is to read bytes of here any more, and whoever waits for this worker was told.
     fn has_left(&self) -> bool {
         let mut port = self.port.borrow_mut();
         port.flush_all();
-        let is_read = self.unread.borrow().is_empty() && !self.broadcasts.borrow().lends();
-        is_read && port.is_flushed() && port.is_sent()
+        let is_read = self.unread.borrow().is_empty() && !self.moves.borrow().tells();
+        let is_done = is_read && !self.broadcasts.borrow().are_awaited(self.me);
+        is_done && port.is_flushed() && port.is_told() && port.is_sent()
     }
 
     /// How many functions have panicked here; each has told why on standard error, and counts as run.

@@ -205,6 +205,38 @@ fn notifications(url: &str) {
     });
 }
 
+/// Nobody waits for it before `finish`, and it is told as it is: barriers say that calls have run, and not who knows of it.
+fn told_late(url: &str) {
+    for _ in 0..5 {
+        let told = run(url, (2, 2), &fabric(), |worker| {
+            worker.quiesce().unwrap();
+            let (ran, everywhere) = (Synchronizer::new(), Synchronizer::new());
+            for to in worker.everybody() {
+                worker.call_with(to, note, (0, 0), How::default().when_run(&ran)).unwrap();
+                worker.broadcast_with(note, (1, 1), How::default().when_run(&everywhere)).unwrap();
+            }
+            worker.quiesce().unwrap();
+            worker.finish().unwrap();
+            (ran.result(), everywhere.result())
+        });
+        assert!(told.iter().all(|it| *it == (Some(Ok(())), Some(Ok(())))), "{told:?}");
+    }
+}
+
+fn told_in_the_end(url: &str) {
+    run(url, (2, 1), &fabric(), |worker| {
+        let ran = Synchronizer::new();
+        if worker.place().process == 0 {
+            let to = Place { process: 1, thread: 0 };
+            worker.call_with(to, note, (0, 0), How::default().when_run(&ran)).unwrap();
+        } else {
+            worker.wait_until(|| (worker.calls().1 == 1).then_some(Ok(()))).unwrap();
+        }
+        worker.finish().unwrap();
+        assert_eq!(ran.result(), Some(Ok(())));
+    });
+}
+
 fn a_death(url: &str) {
     run(url, (3, 1), &fabric(), |worker| {
         let all: Vec<Place> = worker.everybody().collect();
@@ -264,6 +296,8 @@ over_each_transport! {
     arguments_of_any_length_are_run_or_refused => long_arguments,
     a_function_that_panics_has_run_and_those_behind_it_run => panics_elsewhere,
     whoever_waits_is_told => notifications,
+    whoever_waits_is_told_what_has_become_of_it_before_a_worker_has_finished => told_late,
+    finish_waits_until_another_one_has_run_what_somebody_waits_for => told_in_the_end,
     a_worker_that_is_gone_is_named_to_all_that_wait_for_it => a_death,
     finish_waits_no_longer_for_who_makes_no_progress_than_a_connection_may_take => an_end,
 }

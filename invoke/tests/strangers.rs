@@ -121,7 +121,7 @@ fn whoever_sends_what_no_worker_sends_is_gone() {
     let (no_memory, too_long) = (source(9, &[7]), source(u64::MAX, &own));
     let open_end = [&source(9, &own)[..], &[1]].concat();
     let no_broadcast = [&[0; 4][..], &source(9, &own)].concat();
-    let cases: [(u32, &[u8], &str); 34] = [
+    let cases: [(u32, &[u8], &str); 35] = [
         (1, &[0; 8], "a call of no registered function"),
         (1 << 24, &[0; 8], "a call of no registered function"),
         (0, &[0; 7], "the arguments of a call cannot be read"),
@@ -155,7 +155,8 @@ fn whoever_sends_what_no_worker_sends_is_gone() {
         (READ | BROADCAST, &no_broadcast, "a broadcast that is none"),
         (SYSTEM | 7, &[0; 11], "a message is too short"),
         (SYSTEM | 7, &[0; 12], "it has read what it was not told of"),
-        (SYSTEM | 10, &[], "a message of no known kind"),
+        (SYSTEM | 10, &[0; 15], "a message is too short"),
+        (SYSTEM | 11, &[], "a message of no known kind"),
     ];
     for (tag, body, why) in cases {
         let ended = hears(tag, body);

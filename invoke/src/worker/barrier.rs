@@ -9,7 +9,10 @@ use crate::{Error, quiet::Out, service::Stage};
 
 impl Worker {
     /// Waits until every call that any worker has made has run, those included that were made by functions meanwhile. Collective: each worker
-    /// of each process enters it.
+    /// of each process enters it: who skips one, because its thread has panicked for instance, drops its worker, or ends the job.
+    ///
+    /// Whoever leaves it goes on making progress, or finishes: what it says to others may leave it only then. It does not wait for
+    /// synchronizers: a call has run, and [`How::when_run`](crate::How::when_run) may tell so a little later.
     ///
     /// # Errors
     /// [`Error::Gone`] names a process without which it cannot end; [`Error::Inside`]; [`Error::Differ`].
@@ -31,7 +34,10 @@ impl Worker {
             return Err(Error::Inside);
         }
         self.enter(group);
-        self.wait_until(|| self.take_part())
+        let ended = self.wait_until(|| self.take_part());
+        // Others wait for what is said here, and this worker may make no progress from now on.
+        self.port.borrow_mut().send_all();
+        ended
     }
 
     /// Those below are to report: that they are gone is heard of, too. The one above is heard of from the report on.

@@ -216,7 +216,7 @@ impl Worker {
         Ok(place.process * threads + place.thread)
     }
 
-    /// Of the service threads of a process, or of its workers where there are none, the one with the least to do; when all are gone, one of them.
+    /// Of the service threads of a process, or of its workers where there are none, the one with the least to do; when all are gone or leave, one of them.
     fn least_busy(&self, first: u32) -> u32 {
         let (port, shape) = (self.port.borrow(), self.common.shape);
         let range =
@@ -225,7 +225,12 @@ impl Worker {
         let turn = self.turn.get();
         self.turn.set((turn + 1) % count);
         let in_turn = (0..count).map(|thread| range.start + (thread + turn) % count);
-        let busy = |thread: &u32| port.unconsumed(first + thread).unwrap_or(u64::MAX);
+        let leaving = self.leaving.borrow();
+        let busy = |thread: &u32| {
+            let end = first + thread;
+            let unconsumed = port.unconsumed(end).filter(|_| !leaving.contains(&end));
+            unconsumed.unwrap_or(u64::MAX)
+        };
         in_turn.min_by_key(busy).unwrap_or(0)
     }
 

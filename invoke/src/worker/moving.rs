@@ -79,6 +79,11 @@ impl Moves {
         if transfer.left > 0 { None } else { self.transfers.remove(&number) }
     }
 
+    /// Whether somebody waits for the end of a transfer.
+    pub(super) fn tells(&self) -> bool {
+        self.transfers.values().any(|it| !matches!(it.then, After::Run(_)))
+    }
+
     /// Whoever waits, when nothing will come any more.
     pub(super) fn close(&mut self) -> impl Iterator<Item = Synchronizer> + use<> {
         std::mem::take(&mut self.transfers).into_values().filter_map(|it| match it.then {
