@@ -1,6 +1,6 @@
 //! Errors, ordered by what the caller can do about them.
 
-use crate::Place;
+use crate::{Place, how::ANY};
 
 /// Why a call was not made, or will not run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -12,8 +12,11 @@ pub enum Error {
     /// A function that runs may not wait, nor make progress: what it waits for may wait for it.
     #[error("a function that was called may not wait: let it call with `Room::Queue`, or return")]
     Inside,
-    /// The arguments fit in no message.
-    #[error("arguments of {len} bytes are over the limit of {max} bytes")]
+    /// The arguments fit in no message: half of the window, or what the transport takes.
+    #[error(
+        "arguments of {len} bytes are over the limit of {max} bytes, which `Limits::window` and the transport set; longer ones are for \
+         `call_buffer_read`, up to `Fabric::buffer_max`"
+    )]
     TooLong {
         /// Bytes of the arguments.
         len: usize,
@@ -21,7 +24,7 @@ pub enum Error {
         max: usize,
     },
     /// There is no such thread.
-    #[error("there is no {0}")]
+    #[error("there is no {}", if .0.thread == ANY { format!("process {}", .0.process) } else { .0.to_string() })]
     NoSuchPlace(Place),
     /// The function was not registered before the fabric was opened.
     #[error("`{0}` is not registered")]

@@ -57,6 +57,41 @@ struct Introduction {
     /// Of each thread, the number of its NUMA node.
     nodes: Vec<Option<u32>>,
     addresses: Vec<String>,
+    bounds: Bounds,
+}
+
+/// What is to be the same everywhere, beside functions and threads.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Bounds {
+    scheme: String,
+    block: u64,
+    window: u32,
+    queue_max: u64,
+    buffer_max: u64,
+}
+
+impl Bounds {
+    fn new(scheme: &str, settings: &Settings) -> Self {
+        let Settings { limits, queue_max, buffer_max, .. } = *settings;
+        let (block, window) = (limits.block as u64, limits.window);
+        Self { scheme: scheme.to_owned(), block, window, queue_max, buffer_max }
+    }
+
+    /// The first that another process has otherwise: what it is, and what it is there and here.
+    fn differ(&self, there: &Self) -> Option<(&'static str, String, String)> {
+        let scheme = |it: &Self| format!("{}://", it.scheme);
+        let bytes =
+            |of: fn(&Self) -> u64| (format!("{} bytes", of(there)), format!("{} bytes", of(self)));
+        let all = [
+            ("transport", (scheme(there), scheme(self))),
+            ("`Limits::block`", bytes(|it| it.block)),
+            ("`Limits::window`", bytes(|it| it.window.into())),
+            ("`Fabric::queue_max`", bytes(|it| it.queue_max)),
+            ("`Fabric::buffer_max`", bytes(|it| it.buffer_max)),
+        ];
+        let mut differing = all.into_iter().filter(|(_, (there, here))| there != here);
+        differing.next().map(|(what, (there, here))| (what, there, here))
+    }
 }
 
 /// How workers are opened; the same in all processes.
@@ -125,14 +160,15 @@ impl Fabric {
         self
     }
 
-    /// Bounds of the channels.
+    /// Bounds of the channels. The block and the window are the same in all processes.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.settings.limits = limits;
         self
     }
 
     /// Bytes of calls to one thread that wait here while [`Room::Queue`](crate::Room::Queue) is chosen, and of results that wait beside
-    /// them: 16 MiB. The broadcasts of one worker that have not run everywhere take as much divided by the workers of the job, or 64 KiB.
+    /// them: 16 MiB. The broadcasts of one worker that have not run everywhere take as much divided by the workers of the job, or 64 KiB. The
+    /// same in all processes.
     pub fn queue_max(mut self, bytes: u64) -> Self {
         self.settings.queue_max = bytes;
         self
@@ -156,7 +192,8 @@ impl Fabric {
     /// one process need no transport.
     ///
     /// # Errors
-    /// [`Error::Setup`]: the transport's reasons, the group's, or other processes have other functions.
+    /// [`Error::Setup`]: the transport's reasons, the group's, or what another process has otherwise: functions, numbers of threads, bounds, or
+    /// the transport.
     pub fn open(self, group: &impl Group, url: &str) -> Result<Vec<Worker>, Error> {
         let setup = |error: hg_na::Error| Error::Setup(format!("{url}: {error}"));
         let address = Address::new(url).map_err(setup)?;
@@ -176,9 +213,10 @@ impl Fabric {
         let addresses = contexts.iter().map(|it| it.address().as_str().to_owned()).collect();
         let functions = self.functions.ids();
         let numbers = nodes.iter().map(|it| it.as_ref().map(|it| it.number)).collect();
-        let own =
-            Introduction { token, functions, threads: self.threads, nodes: numbers, addresses };
-        let all = introduce(group, &own)?;
+        let bounds = Bounds::new(address.scheme(), &self.settings);
+        let threads = self.threads;
+        let own = Introduction { token, functions, threads, nodes: numbers, addresses, bounds };
+        let all = introduce(group, &own, &self.functions)?;
         let mut addresses = Vec::new();
         for text in all.iter().flat_map(|it| &it.addresses) {
             addresses.push(Address::new(text).map_err(setup)?);
@@ -209,7 +247,11 @@ impl Fabric {
     }
 }
 
-fn introduce(group: &impl Group, own: &Introduction) -> Result<Vec<Introduction>, Error> {
+fn introduce(
+    group: &impl Group,
+    own: &Introduction,
+    functions: &Functions,
+) -> Result<Vec<Introduction>, Error> {
     let encoding = |error: codec::CodecError| Error::Setup(error.to_string());
     let mut bytes = vec![0; codec::Default::size(own).map_err(encoding)?];
     codec::Default::encode(own, &mut bytes).map_err(encoding)?;
@@ -217,13 +259,21 @@ fn introduce(group: &impl Group, own: &Introduction) -> Result<Vec<Introduction>
     let all = gathered.iter().map(|bytes| codec::Default::decode(bytes));
     let all: Vec<Introduction> = all.collect::<Result<_, _>>().map_err(encoding)?;
     for (rank, other) in all.iter().enumerate() {
-        if other.functions != own.functions {
-            let why = "has registered other functions, or with other arguments";
+        let me = group.rank();
+        if let Some((what, there, here)) = own.bounds.differ(&other.bounds) {
+            let both = format!("{there} in process {rank}, and {here} in process {me}");
+            return Err(Error::Setup(format!(
+                "the {what} is to be the same everywhere: it is {both}"
+            )));
+        }
+        if let Some(why) = functions.differ(&other.functions) {
             return Err(Error::Setup(format!("process {rank} {why}")));
         }
         let shape = |it: &Introduction| (it.threads, it.nodes.len(), it.addresses.len());
         if shape(other) != shape(own) {
-            return Err(Error::Setup(format!("process {rank} has another number of threads")));
+            let of = |it: &Introduction| format!("{} workers of {}", it.threads, it.nodes.len());
+            let both = format!("{} threads, and process {me} {}", of(other), of(own));
+            return Err(Error::Setup(format!("process {rank} has {both}")));
         }
     }
     if all.is_empty() {

@@ -69,6 +69,22 @@ impl Functions {
         self.list.iter().map(|it| it.id.0).collect()
     }
 
+    /// What another process has otherwise, if anything: its hashes, in their order.
+    pub(crate) fn differ(&self, there: &[u64]) -> Option<String> {
+        if let Some(here) = self.list.iter().find(|it| !there.contains(&it.id.0)) {
+            let has_name = there.iter().any(|it| RpcId(*it).has_name_of(here.id));
+            let how = if has_name {
+                "has registered with other arguments, or another result"
+            } else {
+                "has not registered"
+            };
+            return Some(format!("{how}: `{}`", here.name));
+        }
+        let is_here = |id: &u64| self.places.contains_key(&RpcId(*id));
+        let more = there.iter().filter(|id| !is_here(id)).count();
+        (more > 0).then(|| format!("has registered more functions, {more}: it says which"))
+    }
+
     #[inline]
     pub(crate) fn number<F: Rpc>(&self) -> Result<u32, Error> {
         self.places.get(&F::wire_id()).copied().ok_or(Error::NotRegistered(F::NAME))

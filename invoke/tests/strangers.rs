@@ -31,6 +31,11 @@ struct Introduction {
     threads: u8,
     nodes: Vec<Option<u32>>,
     addresses: Vec<String>,
+    scheme: String,
+    block: u64,
+    window: u32,
+    queue_max: u64,
+    buffer_max: u64,
 }
 
 /// An end of process 1 that speaks for itself; process 0 has one worker.
@@ -44,6 +49,11 @@ fn stranger(meeting: &Meeting) -> Port<()> {
         threads: 1,
         nodes: vec![None],
         addresses: vec![context.address().as_str().to_owned()],
+        scheme: "sm".to_owned(),
+        block: 4096,
+        window: 256 << 10,
+        queue_max: 16 << 20,
+        buffer_max: 64 << 20,
     };
     let mut bytes = vec![0; codec::Default::size(&own).unwrap()];
     codec::Default::encode(&own, &mut bytes).unwrap();
