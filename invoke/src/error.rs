@@ -47,8 +47,8 @@ pub enum Error {
     #[error("calls of group {0} would be of one group too many: end another one with its barrier")]
     TooManyGroups(u32),
     /// Workers wait for different things at once: all of them enter the same barriers in the same order.
-    #[error("workers have entered barriers of different groups")]
-    Differ,
+    #[error("workers have entered different barriers: {0}")]
+    Differ(std::sync::Arc<str>),
     /// The function panicked; what it said is on the standard error of its process.
     #[error("the function panicked at {0}")]
     Panicked(Place),

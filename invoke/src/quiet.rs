@@ -20,8 +20,8 @@ pub(crate) enum Out {
     Again,
     /// To the ends below: everything has run.
     Done,
-    /// To nobody: an end below has entered the barrier of another group.
-    Differ,
+    /// To nobody: this end below has entered the barrier of this other group.
+    Differ(u32, Option<u32>),
 }
 
 /// The ends of a process, in their order: workers, then service threads.
@@ -148,15 +148,17 @@ impl Quiet {
         if self.phase != Phase::Counting || self.reports.iter().any(Option::is_none) {
             return None;
         }
-        let differs = self.reports.iter().flatten().any(|it| it.0 != self.group);
+        let places = self.below().zip(&self.reports);
+        let differs =
+            places.filter_map(|(end, it)| Some((end, (*it)?.0))).find(|it| it.1 != self.group);
         let reported = self.reports.iter_mut().filter_map(Option::take);
         self.own = (made, run);
         // What others report is a claim: it may be anything.
         let add =
             |sum: (u64, u64), (_, it): Report| (sum.0.wrapping_add(it.0), sum.1.wrapping_add(it.1));
         let total = reported.fold((made, run), add);
-        if differs {
-            return Some(Out::Differ);
+        if let Some((end, group)) = differs {
+            return Some(Out::Differ(end, group));
         }
         if self.me != 0 {
             self.phase = Phase::Reported;

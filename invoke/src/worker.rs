@@ -114,6 +114,8 @@ pub struct Worker {
     caller: Cell<u32>,
     /// The first process that was found gone.
     gone: RefCell<Option<Error>>,
+    /// Of `gone`, when another process has told of it: that one.
+    heard: Cell<Option<u32>>,
     /// Ends beside this one in the barrier that have said that they leave in good order.
     leaving: RefCell<Vec<u32>>,
     /// The first of them that has left: no barrier ends without it.
@@ -160,6 +162,7 @@ impl Worker {
             turn: Cell::new(0),
             caller: Cell::new(me),
             gone: RefCell::new(None),
+            heard: Cell::new(None),
             leaving: RefCell::default(),
             has_left: RefCell::new(None),
             now: Cell::new(Instant::now()),

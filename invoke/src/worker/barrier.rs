@@ -71,8 +71,14 @@ impl Worker {
         if out.is_some() {
             group.into_iter().for_each(|group| self.groups.borrow_mut().reported(group));
         }
-        if out == Some(Out::Differ) {
-            self.gone.borrow_mut().get_or_insert(Error::Differ);
+        if let Some(Out::Differ(end, theirs)) = out {
+            let of = |group: Option<u32>| match group {
+                None => "all calls".to_owned(),
+                Some(group) => format!("group {group}"),
+            };
+            let (here, there) = (self.place(), self.place_of(end));
+            let why = format!("{there} that of {}, {here} that of {}", of(theirs), of(group));
+            self.gone.borrow_mut().get_or_insert(Error::Differ(why.into()));
         } else if let Some(out) = out {
             self.send(out);
         }
@@ -137,10 +143,16 @@ impl Worker {
             FAILED if quiet.is_beside(from) => {
                 let process = u32::try_from(words.0).ok();
                 let process = process.filter(|it| *it < self.processes());
-                let why = "so says another process".into();
+                // What it says is text of at most so much, whatever it is.
+                let said = String::from_utf8_lossy(&bytes[..bytes.len().min(WHY_MAX)]);
                 let error = match process {
-                    Some(process) => Error::Gone { process, why },
-                    None if words.0 == DIFFER => Error::Differ,
+                    Some(process) => {
+                        let witness = u32::try_from(words.1).unwrap_or(u32::MAX);
+                        self.heard.set(Some(witness));
+                        let why = format!("{said}, says process {witness}").into();
+                        Error::Gone { process, why }
+                    }
+                    None if words.0 == DIFFER => Error::Differ(said.into()),
                     None => return Err("no process has that number"),
                 };
                 self.gone.borrow_mut().get_or_insert(error);
@@ -163,7 +175,7 @@ impl Worker {
             }
             Out::Again => self.send_to(quiet.below(), AGAIN, None, [0, 0]),
             Out::Done => self.send_to(quiet.below(), DONE, None, [0, 0]),
-            Out::Differ => {}
+            Out::Differ(..) => {}
         }
     }
 
@@ -173,13 +185,18 @@ impl Worker {
         if self.has_failed.replace(true) {
             return;
         }
-        let process = match gone {
-            Error::Gone { process, .. } => u64::from(*process),
-            _ => DIFFER,
+        let (process, why) = match gone {
+            Error::Gone { process, why } => (u64::from(*process), &**why),
+            Error::Differ(why) => (DIFFER, &**why),
+            _ => (DIFFER, ""),
         };
+        // Who has found it is named once, however many pass it on.
+        let witness = self.heard.get().unwrap_or(self.place().process);
+        let why = why.strip_suffix(&format!(", says process {witness}")).unwrap_or(why);
+        let why = &why.as_bytes()[..why.len().min(WHY_MAX)];
         let quiet = self.quiet.borrow();
         let beside = quiet.above().into_iter().chain(quiet.below());
-        self.send_to(beside, FAILED, None, [process, 0]);
+        self.send_with(beside, FAILED, None, [process, witness.into()], why);
     }
 
     /// Those beside it are to know that it leaves in good order. Nobody is waited for: who has no connection, or no room, does not see the end.
@@ -198,8 +215,19 @@ impl Worker {
         group: Option<u32>,
         words: [u64; 2],
     ) {
+        self.send_with(ends, tag, group, words, &[]);
+    }
+
+    fn send_with(
+        &self,
+        ends: impl Iterator<Item = u32>,
+        tag: u32,
+        group: Option<u32>,
+        words: [u64; 2],
+        more: &[u8],
+    ) {
         let head = Head::default().with(tag, &words[0].to_le_bytes());
-        let head = head.with(0, &words[1].to_le_bytes()).behind(group);
+        let head = head.with(0, &words[1].to_le_bytes()).behind(group).before(more);
         let mut port = self.port.borrow_mut();
         for end in ends {
             // Who is gone is told by `Event::Gone`. There is always room: these wait behind calls that were let in.
@@ -211,5 +239,7 @@ impl Worker {
     }
 }
 
+/// Bytes of what is said of a failure.
+const WHY_MAX: usize = 256;
 /// In the place of a process that is gone: workers have entered different barriers.
 const DIFFER: u64 = u64::MAX;

@@ -219,7 +219,11 @@ impl Worker {
         let failed = match gone.checked_sub(1) {
             None => None,
             Some(process) if process < self.processes() => {
-                Some(Error::Gone { process, why: "so says another process".into() })
+                let by = self.place_of(from);
+                Some(Error::Gone {
+                    process,
+                    why: format!("a broadcast ends there, says {by}").into(),
+                })
             }
             Some(_) => return Err("no process has that number"),
         };
