@@ -42,7 +42,7 @@ impl fmt::Display for Place {
 pub enum Room {
     /// It comes back: [`Error::Full`](crate::Error::Full).
     Return,
-    /// Progress is made until there is room. Not in a function that was called.
+    /// Progress is made until there is room. Not in a function that was called: there [`Error::Inside`](crate::Error::Inside) when there is none.
     Wait,
     /// It waits here, in its order, as long as that takes no more than [`Fabric::queue_max`](crate::Fabric::queue_max).
     #[default]
@@ -83,13 +83,14 @@ impl<'a> How<'a> {
         Self { group: Some(group), ..self }
     }
 
-    /// Counts one event when the function has run, or cannot run any more.
+    /// Counts one event when the function has run, or cannot run any more; one that panics has run. In the place of [`How::when_sent`], if that
+    /// was asked for: one of them is told.
     #[must_use]
     pub fn when_run(self, synchronizer: &'a Synchronizer) -> Self {
         Self { notify: Some((When::Consumed, synchronizer)), ..self }
     }
 
-    /// Counts one event when the call has left this worker.
+    /// Counts one event when the call has left this worker. In the place of [`How::when_run`], if that was asked for.
     #[must_use]
     pub fn when_sent(self, synchronizer: &'a Synchronizer) -> Self {
         Self { notify: Some((When::Sent, synchronizer)), ..self }

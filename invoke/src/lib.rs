@@ -39,6 +39,40 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Results, notifications, broadcasts, buffers and groups:
+//! ```
+//! use hg_invoke::{Fabric, How, Place, Synchronizer, rpc};
+//!
+//! #[rpc(crate = hg_invoke)]
+//! fn length(bytes: &[u8]) -> u64 {
+//!     bytes.len() as u64
+//! }
+//!
+//! let job = hg_job::Job::connect()?;
+//! let worker = Fabric::new().register(length)?.open(&job, "sm://")?.remove(0);
+//! let to = Place { process: 0, thread: 0 };
+//! let mut returned = worker.call_return(to, length, (b"four",))?;
+//! assert_eq!(returned.wait(&worker)?, 4);
+//! // One synchronizer counts any number of events; whoever waits for it does so after the calls.
+//! let done = Synchronizer::new();
+//! let told = How::default().when_run(&done);
+//! worker.call_with(to, length, (b"one",), told)?;
+//! worker.broadcast_with(length, (b"everywhere",), told)?;
+//! let buffer = worker.allocate(1 << 20)?; // read by the receiver, before its function runs
+//! worker.call_buffer_read(to, length, (), buffer.part(0..1 << 20), told)?;
+//! done.wait(&worker)?;
+//! worker.block_on(done)??; // or as any future
+//! worker.call_with(to, length, (b"of a group",), How::default().of_group(7))?;
+//! worker.quiesce_group(7)?; // collective; waits for calls of this group alone
+//! worker.finish()?;
+//! job.leave()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Barriers
+//! No worker may skip one that others enter: it is waited for. A thread that cannot go on drops its worker, which its panic does, or ends the job: the
+//! others' barriers then end with [`Error::Gone`].
+//!
 //! # Threads
 //! A worker may be moved to a thread, and belongs to it. Synchronizers may be used from any.
 //!
@@ -72,7 +106,10 @@ pub use fabric::{Fabric, Group};
 pub use hg_channel::{Limits, Stats, When};
 pub use hg_core::rpc::Rpc;
 /// Makes a function callable: `#[hg_invoke::rpc(crate = hg_invoke)]`. A first argument `&Request` is the worker that runs it. The function is
-/// known by the hash of its path, or of the name that it is given; what it returns is dropped.
+/// known by the hash of its path, or of the name that it is given. What it returns goes to whoever has called it by [`Worker::call_return`], and is
+/// dropped otherwise.
+///
+/// The attribute is that of RPCs, which looks for a crate `hg`: without `(crate = hg_invoke)` the compiler says that it "could not find `hg`".
 pub use hg_macros::rpc;
 pub use how::{How, Packing, Place, Room};
 pub use memory::{Buffer, Locator, Part, Spot, Written};

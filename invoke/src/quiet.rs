@@ -261,7 +261,7 @@ mod tests {
             }
             let to: Vec<u32> = match out {
                 Out::Report(..) => self.quiet[me].above().into_iter().collect(),
-                Out::Again | Out::Done | Out::Differ => self.quiet[me].below().collect(),
+                Out::Again | Out::Done | Out::Differ(..) => self.quiet[me].below().collect(),
             };
             for to in to {
                 self.ways[me][to as usize].push_back(Message::Out(out));

@@ -78,7 +78,8 @@ impl Synchronizer {
         worker.wait_until(|| self.result())
     }
 
-    /// Runs a closure when there are none left: at once if that is so, else by the thread that counts the last one. It is not to wait.
+    /// Runs a closure when there are none left: at once if that is so, else by the thread that counts the last one. It is not to wait. To be given
+    /// after the calls: before the first one there are none left.
     pub fn then(&self, run: impl FnOnce(Result<(), Error>) + Send + 'static) {
         let mut state = self.lock();
         state.then.push(Box::new(run));

@@ -12,12 +12,16 @@ mod spreading;
 
 use std::{
     cell::{Cell, RefCell},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake},
     time::{Duration, Instant},
 };
 
 use hg_channel::{Batch, Event, Limits, Port, Stats};
-use hg_na::{Domain, GoneReason};
+use hg_na::{Domain, GoneReason, Waiter};
 
 use self::{moving::Moves, reading::Stalled};
 use crate::{
@@ -382,6 +386,28 @@ impl Worker {
         }
     }
 
+    /// Makes progress until a future is ready: a [`Synchronizer`], a [`Returned`](crate::Returned), or any that somebody wakes.
+    ///
+    /// # Errors
+    /// As [`Worker::progress`].
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, Error> {
+        let future = std::pin::pin!(future);
+        let future = RefCell::new(future);
+        let woken = Woken { is_woken: true.into(), waiter: self.port.borrow().waiter() };
+        let woken = Arc::new(woken);
+        let waker = Arc::clone(&woken).into();
+        self.wait_until(|| {
+            // Acquire: what was done before the wake is seen by the poll.
+            if !woken.is_woken.swap(false, Ordering::Acquire) {
+                return None;
+            }
+            match future.borrow_mut().as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(value) => Some(Ok(value)),
+                Poll::Pending => None,
+            }
+        })
+    }
+
     /// What was written to an end leaves as the packing says.
     #[inline]
     fn send_as_packed(&self, port: &mut Port<Synchronizer>, end: u32) {
@@ -449,6 +475,21 @@ impl Drop for Worker {
         self.moves.get_mut().close().for_each(|it| it.count(Some(error.clone())));
         self.unread.get_mut().close().for_each(|it| it.count(Some(error.clone())));
         self.answers.get_mut().close().for_each(|it| it.fail(error.clone()));
+    }
+}
+
+/// A future that a worker awaits is to be polled.
+#[derive(Debug)]
+struct Woken {
+    is_woken: AtomicBool,
+    waiter: Arc<dyn Waiter>,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        // Release: as in the swap.
+        self.is_woken.store(true, Ordering::Release);
+        self.waiter.wake();
     }
 }
 

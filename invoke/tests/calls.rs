@@ -198,7 +198,9 @@ fn notifications(url: &str) {
         both.then(move |result| tell.send(result.is_ok()).unwrap());
         ran.wait(&worker).unwrap();
         sent.wait(&worker).unwrap();
-        both.wait(&worker).unwrap();
+        worker.block_on(both.clone()).unwrap().unwrap();
+        let mut returned = worker.call_return(other, note, (3, 0)).unwrap();
+        worker.block_on(&mut returned).unwrap().unwrap();
         assert!(watchdog::hear(&told));
         worker.quiesce().unwrap();
         worker.finish().unwrap();
