@@ -358,6 +358,7 @@ fn send_lent<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step
         return None;
     }
     let (is_put, serial) = (transfer.is_put, transfer.id.serial);
+    let times_left = transfer.entry.times_left();
     let memory = transfer.entry.share()?;
     let runs = hg_na_memory::pieces(&memory, transfer.slice.offset(), transfer.access.len);
     let mut runs = runs.ok()?;
@@ -386,7 +387,7 @@ fn send_lent<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step
     });
     Some(match handed {
         Ok(_) => {
-            link.initiator.announced_lent(lent);
+            link.initiator.announced_lent(lent, times_left);
             Step::Left
         }
         Err(fault) => {
@@ -414,7 +415,7 @@ fn serve_move<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Step<C::Fa
         Ok(is_awaited) => {
             let len = run.len as u64;
             (it.offset, it.left, it.grant) = (it.offset + len, it.left - len, it.grant.at(len));
-            way.moves.handed(it.id, it.left == 0, is_awaited, owner);
+            way.moves.handed(&it, is_awaited, owner);
             if it.left > 0 {
                 way.moves.queue.push_back(it);
             }

@@ -47,11 +47,19 @@ struct Open {
     passed: u64,
     /// The transport's name of the memory that it has lent to the owner for it.
     lent: Option<usize>,
+    /// How often its region had been abandoned by then.
+    times_left: u64,
 }
 
 impl Open {
     fn is_whole(&self) -> bool {
         self.passed == self.len || self.lent.is_some()
+    }
+
+    /// What the owner has written is not in the region: its memory was left to another peer meanwhile, and a copy has taken its place.
+    fn is_elsewhere(&self) -> bool {
+        let is_other = |it: &Transfer| it.entry.times_left() != self.times_left;
+        self.lent.is_some() && !self.is_put && self.transfer.as_ref().is_some_and(is_other)
     }
 }
 
@@ -128,21 +136,23 @@ impl Initiator {
 
     /// The owner was told of the next one, together with its first `passed` bytes.
     pub fn announced(&mut self, passed: u64) {
-        self.opened(passed, None);
+        self.opened(passed, None, 0);
     }
 
-    /// The owner was told of the next one, for which the transport has lent it memory that it calls so.
-    pub fn announced_lent(&mut self, lent: usize) {
-        self.opened(0, Some(lent));
+    /// The owner was told of the next one, for which the transport has lent it memory that it calls so. `times_left`: of its region, before
+    /// it was shared for that ([`Entry::times_left`]).
+    pub fn announced_lent(&mut self, lent: usize, times_left: u64) {
+        self.opened(0, Some(lent), times_left);
     }
 
-    fn opened(&mut self, passed: u64, lent: Option<usize>) {
+    fn opened(&mut self, passed: u64, lent: Option<usize>, times_left: u64) {
         let Some(transfer) = self.waiting.pop_front() else { return };
         let (serial, len, is_put) = (transfer.id.serial, transfer.access.len, transfer.is_put);
         if is_put && passed < len && lent.is_none() {
             self.streaming.push_back(serial);
         }
-        self.open.insert(serial, Open { transfer: Some(transfer), is_put, len, passed, lent });
+        let transfer = Some(transfer);
+        self.open.insert(serial, Open { transfer, is_put, len, passed, lent, times_left });
     }
 
     /// The next one cannot be made: it ends.
@@ -230,14 +240,16 @@ impl Initiator {
     /// What the peer has done wrong. The transfer ends with its peer then.
     pub fn ended(&mut self, serial: u64, verdict: Verdict) -> Result<Ended, &'static str> {
         let open = self.open.get(&serial).ok_or("a verdict on nothing")?;
-        let is_again = verdict == Verdict::InFrames;
-        if is_again && open.lent.is_none() {
+        if verdict == Verdict::InFrames && open.lent.is_none() {
             return Err("frames that were asked for once more");
         }
         if verdict == Verdict::Ok && !open.is_whole() {
             return Err("a transfer that ended before its last byte");
         }
-        let Some(Open { transfer, is_put, len, passed, lent }) = self.open.remove(&serial) else {
+        let is_again =
+            verdict == Verdict::InFrames || (verdict == Verdict::Ok && open.is_elsewhere());
+        let Some(Open { transfer, is_put, len, passed, lent, .. }) = self.open.remove(&serial)
+        else {
             return Ok(Ended::default());
         };
         self.streaming.retain(|streaming| *streaming != serial);

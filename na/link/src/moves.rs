@@ -69,6 +69,15 @@ pub struct Move {
     pub left: u64,
     /// Where they go, or come from.
     pub grant: Grant,
+    /// How often the owner's memory had been abandoned before.
+    pub times_left: u64,
+}
+
+impl Move {
+    /// What was read of the peer is not in the region: its memory was left to another peer meanwhile, and a copy has taken its place.
+    fn is_elsewhere(&self) -> bool {
+        !self.is_get && self.entry.times_left() != self.times_left
+    }
 }
 
 /// Moves of one transfer that the transport has.
@@ -79,6 +88,18 @@ struct Moving {
     is_handed: bool,
     /// What its end is, where it is not a good one.
     early: Option<Verdict>,
+    /// What is read goes there, which had been abandoned so often before.
+    into: Option<(Arc<Entry>, u64)>,
+}
+
+impl Moving {
+    /// As it ends, now that all has come: what has gone elsewhere is asked for again.
+    fn verdict(&self) -> Verdict {
+        let is_other = |(entry, before): &(Arc<Entry>, u64)| entry.times_left() != *before;
+        let good =
+            if self.into.as_ref().is_some_and(is_other) { Verdict::InFrames } else { Verdict::Ok };
+        self.early.unwrap_or(good)
+    }
 }
 
 /// All transfers over memory that one peer has lent.
@@ -129,7 +150,8 @@ impl Moves {
             Ok(_) if access.len == 0 => owner.say(id, Verdict::Ok),
             Ok(entry) => {
                 let (grant, Access { offset, len: left, .. }) = (Grant { address, key }, access);
-                self.queue.push_back(Move { id, entry, is_get: !is_put, offset, left, grant });
+                let (is_get, times_left) = (!is_put, entry.times_left());
+                self.queue.push_back(Move { id, entry, is_get, offset, left, grant, times_left });
             }
             Err(error) => owner.say(id, Verdict::of(&error)),
         }
@@ -137,13 +159,17 @@ impl Moves {
     }
 
     /// A move was handed over. `is_awaited`: its end is told; else whatever is said behind it arrives behind it.
-    pub fn handed(&mut self, id: u64, is_last: bool, is_awaited: bool, owner: &mut Owner) {
+    pub fn handed(&mut self, it: &Move, is_awaited: bool, owner: &mut Owner) {
+        let is_last = it.left == 0;
         if is_awaited {
-            let moving = self.moving.entry(id).or_default();
+            let moving = self.moving.entry(it.id).or_default();
             moving.pending += 1;
             moving.is_handed = is_last;
+            if !it.is_get {
+                moving.into.get_or_insert_with(|| (Arc::clone(&it.entry), it.times_left));
+            }
         } else if is_last {
-            owner.say(id, Verdict::Ok);
+            owner.say(it.id, if it.is_elsewhere() { Verdict::InFrames } else { Verdict::Ok });
         }
     }
 
@@ -177,7 +203,7 @@ impl Moves {
             moving.early.get_or_insert(Verdict::InFrames);
         }
         if moving.pending == 0 && moving.is_handed {
-            let verdict = moving.early.unwrap_or(Verdict::Ok);
+            let verdict = moving.verdict();
             self.moving.remove(&id);
             owner.say(id, verdict);
         }
@@ -219,8 +245,9 @@ mod tests {
         assert_eq!(said(&mut owner), Some((1, Verdict::Cancelled)));
         for (id, is_last) in [(2, false), (3, true)] {
             moves.asked(&regions, (true, id), &lent, &mut owner).unwrap();
-            let it = moves.queue.pop_front().unwrap();
-            moves.handed(id, is_last, true, &mut owner);
+            let mut it = moves.queue.pop_front().unwrap();
+            it.left = if is_last { 0 } else { 4 };
+            moves.handed(&it, true, &mut owner);
             if !is_last {
                 moves.queue.push_front(it);
             }
@@ -241,19 +268,47 @@ mod tests {
         let (mut moves, mut owner) = (Moves::default(), Owner::default());
         for (id, failing) in [(1, [true, false]), (2, [false, true]), (3, [false, false])] {
             moves.asked(&regions, (true, id), &lent, &mut owner).unwrap();
-            moves.queue.clear();
-            moves.handed(id, false, true, &mut owner);
-            moves.handed(id, true, true, &mut owner);
+            let mut it = moves.queue.pop_front().unwrap();
+            moves.handed(&it, true, &mut owner);
+            it.left = 0;
+            moves.handed(&it, true, &mut owner);
             moves.moved(id, failing[0], &mut owner);
             assert_eq!(owner.next_word(), None, "one is under way");
             moves.moved(id, failing[1], &mut owner);
             let verdict = if id < 3 { Verdict::InFrames } else { Verdict::Ok };
             assert_eq!(said(&mut owner), Some((id, verdict)));
         }
-        moves.handed(4, false, false, &mut owner);
+        moves.asked(&regions, (true, 4), &lent, &mut owner).unwrap();
+        let mut it = moves.queue.pop_front().unwrap();
+        moves.handed(&it, false, &mut owner);
         assert_eq!(owner.next_word(), None);
-        moves.handed(4, true, false, &mut owner);
+        it.left = 0;
+        moves.handed(&it, false, &mut owner);
         assert_eq!(said(&mut owner), Some((4, Verdict::Ok)));
+        assert!(moves.is_empty());
+    }
+
+    #[test]
+    fn what_was_read_into_memory_that_was_left_to_another_peer_meanwhile_is_asked_for_again() {
+        let (regions, region) = region(Rights::all());
+        let lent = lent(region.descriptor().opaque(), 0, 4);
+        let (mut moves, mut owner) = (Moves::default(), Owner::default());
+        for (is_put, is_awaited, verdict) in [
+            (true, true, Verdict::InFrames),
+            (true, false, Verdict::InFrames),
+            (false, true, Verdict::Ok),
+            (false, false, Verdict::Ok),
+        ] {
+            moves.asked(&regions, (is_put, 1), &lent, &mut owner).unwrap();
+            let mut it = moves.queue.pop_front().unwrap();
+            moves.handed(&it, is_awaited, &mut owner);
+            region.entry().abandon();
+            it.left = 0;
+            moves.handed(&it, is_awaited, &mut owner);
+            moves.moved(1, false, &mut owner);
+            moves.moved(1, false, &mut owner);
+            assert_eq!(said(&mut owner), Some((1, verdict)), "{is_put} {is_awaited}");
+        }
         assert!(moves.is_empty());
     }
 

@@ -340,7 +340,7 @@ fn memory_that_was_lent_is_kept_until_the_owner_has_said_its_last_word() {
     let post = |is_put| Event::Post { is_put, offset: 0, len: 8, is_granted: true };
     // Asked for again in frames, then given up; given up while it is lent; its peer dies.
     [false, false, true].into_iter().for_each(|is_put| world.act(post(is_put)));
-    (0..3).for_each(|lent| world.initiator.announced_lent(lent));
+    (0..3).for_each(|lent| world.initiator.announced_lent(lent, 0));
     let again = world.initiator.ended(1, Verdict::InFrames).unwrap();
     assert!(again.lent == Some(0) && again.completion.is_none());
     assert!(world.initiator.next(9).is_some_and(|it| it.id.serial == 1 && it.in_frames));
@@ -352,4 +352,23 @@ fn memory_that_was_lent_is_kept_until_the_owner_has_said_its_last_word() {
     let lent = world.initiator.fail(&GoneReason::Exited, &mut world.done);
     assert!(lent.len() == 1 && lent[0].lent == 2 && lent[0].written.is_none());
     assert_eq!(world.done.len(), 2);
+}
+
+#[test]
+fn what_was_written_to_memory_that_was_left_to_another_peer_meanwhile_is_got_again_in_frames() {
+    let mut world = World::new(true);
+    for is_put in [false, true] {
+        world.act(Event::Post { is_put, offset: 0, len: 8, is_granted: true });
+    }
+    let entry = Arc::clone(&world.initiator.next(9).unwrap().entry);
+    (0..2).for_each(|lent| world.initiator.announced_lent(lent, entry.times_left()));
+    entry.abandon();
+    let again = world.initiator.ended(1, Verdict::Ok).unwrap();
+    assert!(again.lent == Some(0) && again.completion.is_none());
+    let put = world.initiator.ended(2, Verdict::Ok).unwrap();
+    assert!(put.lent == Some(1) && put.completion.is_some(), "nobody has written there");
+    assert!(world.initiator.next(9).is_some_and(|it| it.id.serial == 1 && it.in_frames));
+    world.initiator.announced(0);
+    assert!(!world.initiator.arrived(1, 3) && world.initiator.arrived(1, 5));
+    assert!(world.initiator.ended(1, Verdict::Ok).unwrap().completion.is_some());
 }

@@ -88,6 +88,8 @@ pub struct Entry {
     is_on_device: bool,
     /// `None` once it was unregistered.
     memory: RwLock<Option<Arc<Memory>>>,
+    /// How often that was left to a peer, or was about to be.
+    left: AtomicU64,
 }
 
 impl Entry {
@@ -110,13 +112,22 @@ impl Entry {
     }
 
     /// A peer may go on writing the memory although nobody waits for it any more: it is left to that peer, and a
-    /// copy takes its place.
+    /// copy takes its place. What others write to what they were shown before is not in that: [`Entry::times_left`].
     pub fn abandon(&self) {
+        // SeqCst, with `times_left`: who finds the number as it was has all that has come in the copy.
+        self.left.fetch_add(1, Ordering::SeqCst);
         let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
         let copy = memory.as_deref().and_then(copy_of);
         let left = copy.and_then(|copy| memory.replace(Arc::new(copy)));
         drop(memory);
         drop(left.map(Held::from));
+    }
+
+    /// How often it was [abandoned](Entry::abandon). Asked before it is [shared](Entry::share) and when all has come: where both are the
+    /// same, that is in it.
+    #[must_use]
+    pub fn times_left(&self) -> u64 {
+        self.left.load(Ordering::SeqCst)
     }
 
     /// Rights, bounds: checked before anything is touched.
@@ -245,7 +256,8 @@ impl ServedRegion {
         let claim = Claim { domain: regions.domain, key, token };
         let descriptor = Descriptor::new(size, rights, &claim.encode());
         let memory = RwLock::new(Some(Arc::new(memory)));
-        let entry = Arc::new(Entry { token, rights, size, is_on_device, memory });
+        let left = AtomicU64::new(0);
+        let entry = Arc::new(Entry { token, rights, size, is_on_device, memory, left });
         let mut table = regions.table.write().unwrap_or_else(PoisonError::into_inner);
         table.insert(key, Arc::clone(&entry));
         drop(table);
