@@ -6,7 +6,7 @@ use std::{
 };
 
 use hg_na::{Error, GoneReason, Peer};
-use hg_na_link::{Lent, Record};
+use hg_na_link::{Record, abandon};
 use hg_na_parts::limits;
 use nix::sys::epoll::EpollFlags;
 
@@ -393,12 +393,11 @@ impl<T: Transport> FramedContext<T> {
             return links.drop_unmet(peer);
         }
         let is_over = transport.reaches_nothing(&reason);
-        for Lent { lent, written } in links.end(peer, &reason, finished) {
-            if is_over {
-                transport.revoke(lent);
-            } else if let Some(entry) = written {
-                entry.abandon();
-            }
+        let lent = links.end(peer, &reason, finished);
+        if is_over {
+            lent.into_iter().for_each(|it| transport.revoke(it.lent));
+        } else {
+            abandon(lent.into_iter().filter_map(|it| it.written));
         }
     }
 

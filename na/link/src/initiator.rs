@@ -96,6 +96,17 @@ pub struct Lent {
     pub written: Option<Arc<Entry>>,
 }
 
+/// Leaves each of these regions to a peer that may go on writing it, once ([`Entry::abandon`]).
+pub fn abandon(written: impl Iterator<Item = Arc<Entry>>) {
+    let mut done: Vec<Arc<Entry>> = Vec::new();
+    for entry in written {
+        if !done.iter().any(|it| Arc::ptr_eq(it, &entry)) {
+            entry.abandon();
+            done.push(entry);
+        }
+    }
+}
+
 /// All transfers of this side's with one peer.
 #[derive(Debug, Default)]
 pub struct Initiator {

@@ -36,7 +36,7 @@ pub mod verdict;
 
 pub use exchange::{Carrier, Framed};
 pub use frame::{Header, Kind};
-pub use initiator::{Initiator, Lent, Piece};
+pub use initiator::{Initiator, Lent, Piece, abandon};
 pub use link::{Limits, Link};
 pub use links::{Cancelled, Links};
 pub use moves::{Grant, Moves};

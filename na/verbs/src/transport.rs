@@ -12,7 +12,7 @@ use std::{
 use hg_na::{Address, Completion, Error, GoneReason, Peer, Segment};
 use hg_na_frames::{Connection, FramedContext, FramesWaiter, Lifeline, Place, Transport, Unmet};
 use hg_na_link::{
-    Carrier, Framed, Grant, Header, Link, Links,
+    Carrier, Framed, Grant, Header, Link, Links, abandon,
     exchange::{self, Came},
     frame::HEADER,
 };
@@ -448,7 +448,7 @@ impl Transport for Verbs {
             let (peer, route) = (link.peer, mem::take(&mut link.way.own.route));
             if context.transport.ends(route, false) {
                 let lent = context.links.end(peer, &GoneReason::Closed, &mut Vec::new());
-                lent.into_iter().filter_map(|it| it.written).for_each(|entry| entry.abandon());
+                abandon(lent.into_iter().filter_map(|it| it.written));
             }
         }
         let Verbs { hubs, desk, lent, events, .. } = &mut context.transport;

@@ -168,6 +168,8 @@ impl Endpoint {
     /// Makes room for the completions of one more pair that is connected: of a queue that overflows all connections are lost, and each post may complete,
     /// be it only with an error.
     ///
+    /// Where its queue cannot grow that is said once, and hoped for.
+    ///
     /// # Errors
     /// The card has no room for so many.
     pub(super) fn makes_room(&mut self) -> Result<(), Fault> {
@@ -185,8 +187,17 @@ impl Endpoint {
         // SAFETY:
         // - open.
         let result = unsafe { (self.device.library.resize_cq)(self.cq, count) };
-        Fault::check("ibv_resize_cq", result)?;
-        self.room = wanted;
+        match Fault::check("ibv_resize_cq", result) {
+            Ok(()) => self.room = wanted,
+            Err(Fault::Call(_, nix::libc::EOPNOTSUPP | nix::libc::ENOSYS)) => {
+                tracing::warn!(
+                    "the card's completion queue cannot grow: if over {} completions wait there, all its connections are lost",
+                    self.room
+                );
+                self.room = usize::MAX;
+            }
+            Err(fault) => return Err(fault),
+        }
         Ok(())
     }
 

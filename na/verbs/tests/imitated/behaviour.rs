@@ -16,7 +16,7 @@ use hg_na::{
 use hg_na_verbs::VerbsPlugin;
 use watchdog::in_time;
 
-use crate::imitation::{LIBRARY, break_pair, counts, left, moved};
+use crate::imitation::{LIBRARY, break_pair, counts, keep_size, left, moved};
 
 /// The card of these tests, which use it one after the other: [`alone`].
 const CARD: usize = 1;
@@ -112,6 +112,27 @@ fn completions_of_many_peers_that_nobody_takes_find_room() {
         in_time!(start);
         step(&mut *own, &mut done);
         assert!(!done.iter().any(|it| matches!(it, Completion::Gone { .. })), "it has overflown");
+        for (_, other) in &mut others {
+            let mut told = Vec::new();
+            step(&mut **other, &mut told);
+            heard += arrived(&told);
+        }
+    }
+}
+
+#[test]
+fn a_card_whose_queue_cannot_grow_refuses_nobody() {
+    let _alone = alone();
+    let (_domain, mut own) = open(&[("queue-pairs", "own")]);
+    keep_size(true);
+    let mut others: Vec<_> = (0..45).map(|_| open(&[])).collect();
+    let peers: Vec<Peer> = others.iter_mut().map(|it| connect(&mut *own, &mut *it.1)).collect();
+    keep_size(false);
+    let (start, mut heard) = (Instant::now(), 0);
+    peers.iter().for_each(|to| send(&mut *own, *to, 8));
+    while heard < peers.len() {
+        in_time!(start);
+        step(&mut *own, &mut Vec::new());
         for (_, other) in &mut others {
             let mut told = Vec::new();
             step(&mut **other, &mut told);

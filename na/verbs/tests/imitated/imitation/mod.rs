@@ -14,7 +14,10 @@ use std::{
     net::Shutdown,
     os::unix::net::UnixStream,
     ptr,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rdma_core_sys as sys;
@@ -322,7 +325,17 @@ unsafe extern "C" fn create_cq(
     cq
 }
 
+static KEEPS_SIZE: AtomicBool = AtomicBool::new(false);
+
+/// Whether queues cannot grow, as on some cards.
+pub(crate) fn keep_size(is_kept: bool) {
+    KEEPS_SIZE.store(is_kept, Ordering::SeqCst);
+}
+
 unsafe extern "C" fn resize_cq(cq: *mut sys::Cq, count: c_int) -> c_int {
+    if KEEPS_SIZE.load(Ordering::SeqCst) {
+        return nix::libc::EOPNOTSUPP;
+    }
     with(|fabric| fabric.resize_queue(cq.addr(), count))
 }
 
