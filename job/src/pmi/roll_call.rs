@@ -71,7 +71,11 @@ impl RollCall {
     /// What can be said about who is missing. `nodes`: the node of each rank, if the launcher tells.
     pub(crate) fn missing(&self, nodes: Option<&[u32]>, within: Duration) -> Error {
         let size = self.size;
-        let unseen = self.told().unwrap_or_else(|| self.look());
+        let unseen = self.told().unwrap_or_else(|| {
+            let unseen = self.look();
+            // One that gave up and ended meanwhile has told before.
+            self.told().unwrap_or(unseen)
+        });
         let here: Vec<u32> = (0..size).filter(|rank| unseen.binary_search(rank).is_err()).collect();
         let node = |rank: u32| nodes.and_then(|nodes| nodes.get(rank as usize));
         let is_mate = |rank: &u32| node(*rank).is_some() && node(*rank) == node(self.rank);

@@ -174,7 +174,8 @@ fn transfer_if_heeded(region: &Region) {
 /// Looks at the pins if the peer stands in the list.
 fn take_back_from_listed(region: &Region) {
     retract(&region.generation, LIVE + 1);
-    let is_pinned = || *region.is_listed.lock().unwrap() && is_pinned(&region.pins, INDEX, LIVE);
+    let is_listed = || *region.is_listed.lock().expect("nobody panics with it");
+    let is_pinned = || is_listed() && is_pinned(&region.pins, INDEX, LIVE);
     while is_pinned() {
         thread::yield_now();
     }
@@ -188,7 +189,7 @@ fn who_pins_before_the_owner_has_opened_the_connection_transfers_nothing_that_is
         let (initiator, opener) = (Arc::clone(&shared), Arc::clone(&shared));
         let transfer = thread::spawn(move || transfer_if_heeded(&initiator));
         let opening = thread::spawn(move || {
-            let mut is_listed = opener.is_listed.lock().unwrap();
+            let mut is_listed = opener.is_listed.lock().expect("nobody panics with it");
             *is_listed = true;
             heed(&opener.heed);
         });
@@ -206,7 +207,8 @@ fn who_pins_while_the_owner_closes_the_connection_is_listed_or_transfers_nothing
         let initiator = Arc::clone(&shared);
         let transfer = thread::spawn(move || transfer_if_heeded(&initiator));
         disregard(&shared.heed);
-        *shared.is_listed.lock().unwrap() = is_pinned(&shared.pins, INDEX, LIVE);
+        *shared.is_listed.lock().expect("nobody panics with it") =
+            is_pinned(&shared.pins, INDEX, LIVE);
         take_back_from_listed(&shared);
         transfer.join().unwrap();
     });
