@@ -212,6 +212,12 @@ impl<N> Port<N> {
         self
     }
 
+    /// Bytes of the longest record.
+    #[must_use]
+    pub fn record_max(&self) -> usize {
+        self.record_max
+    }
+
     /// Room for a record of `len` bytes to an end, to be filled by the caller at once. It leaves when its block is full, or
     /// at a flush. At most `limit` bytes wait to leave; with nothing waiting, a record is always taken.
     ///
@@ -359,9 +365,13 @@ impl<N> Port<N> {
 
     /// Whether every message that was accepted has left the transport, too: see [`Context::flush`].
     pub fn is_sent(&mut self) -> bool {
-        // A flush that was begun before does not wait for what was accepted since.
-        self.is_flushing = self.is_flushing && !self.context.flush();
-        !self.is_flushing && self.context.flush()
+        // A flush that was begun before does not wait for what was accepted since: another one does.
+        if self.is_flushing && !self.context.flush() {
+            return false;
+        }
+        let is_sent = self.context.flush();
+        self.is_flushing = !is_sent;
+        is_sent
     }
 
     /// What was written and consumed leaves as far as there is room now, for an owner that makes no progress for long. Does not wait.

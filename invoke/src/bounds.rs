@@ -44,7 +44,10 @@ impl Bounds {
     }
 }
 
-/// Bytes of the barrier's messages, which are never refused: an answer to a report, the beginning of another barrier, and news of a failure, once.
-const BARRIER_MAX: u64 = 3 * 32;
+/// Bytes of what is said of a barrier's failure.
+pub(crate) const WHY_MAX: usize = 256;
+/// Bytes of the barrier's messages, which are never refused: an answer to a report, the beginning of another barrier, a goodbye, and news of a
+/// failure, once.
+const BARRIER_MAX: u64 = 4 * 32 + WHY_MAX as u64;
 /// Bytes of broadcasts that each root may have under way in a job of any size.
 const BROADCASTS_LEAST: u64 = 64 * 1024;

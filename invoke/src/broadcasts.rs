@@ -88,11 +88,20 @@ impl Broadcasts {
         }
     }
 
-    /// Whether bytes of any may still be read, or somebody is to be told that it has run: here, or at another root, which knows of what is
-    /// below this end by this end alone.
+    /// Whether bytes of any of this end's own may still be read, or somebody here is to be told that it has run.
     pub(crate) fn are_awaited(&self, me: u32) -> bool {
-        let mut all = self.of.iter();
-        all.any(|(name, it)| it.bytes.is_some() || it.notify.is_some() || name.root != me)
+        let mut own = self.of.iter().filter(|(name, _)| name.root == me);
+        own.any(|(_, it)| it.bytes.is_some() || it.notify.is_some())
+    }
+
+    /// Those of other roots, which know of what is below this end by this end alone.
+    pub(crate) fn of_others(&self, me: u32) -> Vec<Name> {
+        self.of.keys().filter(|name| name.root != me).copied().collect()
+    }
+
+    /// Whether one has not run everywhere below this end yet.
+    pub(crate) fn is_under_way(&self, name: Name) -> bool {
+        self.of.contains_key(&name)
     }
 
     /// Whether one of those who are to run it has not said so: a place among those below, or [`OWN_PLACE`].

@@ -294,6 +294,14 @@ impl Worker {
     /// Sends everything that was called, and lets go once others have read the buffers that they are to read here
     /// ([`Worker::call_buffer_read`], [`Worker::broadcast_buffer_read`]), and each [`Synchronizer`] that a call, a put or a get of this worker was given
     /// was told; or those who are to do so are gone. Who still waits for calls of others, or for results, does so before ([`Worker::quiesce`]).
+    ///
+    /// Broadcasts of others that this worker has passed on are waited for likewise, since their roots hear by it alone what has run behind it. Those that
+    /// come after this began are not: to their roots it is as if this worker had left before.
+    ///
+    /// So it waits for those who are to run, or to read, what was called, and these have to make progress meanwhile. Workers that one thread finishes
+    /// in turn may wait for one another for ever: each is finished in a thread of its own, or by [`Worker::finish_within`]. A barrier before that is not
+    /// enough, as it does not say who was told.
+    ///
     /// With the last worker of a process its service threads end; what they have called leaves first. Whoever was called for the first time, and
     /// makes no progress, is waited for as long as the transport tries to connect (`connect-timeout-ms`, 30 s), and is gone then.
     ///
@@ -322,18 +330,24 @@ impl Worker {
 
     /// Makes progress until everything that was called has left, or it is `over`; says which.
     fn leave_or(&self, is_over: impl Fn() -> bool) -> Result<bool, Error> {
+        // Of these others wait to be told; a root that never stops does not keep this worker.
+        let of_others = self.broadcasts.borrow().of_others(self.me);
         self.wait_until(|| {
-            let has_left = self.has_left();
+            let has_left = self.has_left(&of_others);
             (has_left || is_over()).then_some(Ok(has_left))
         })
     }
 
-    /// Whether everything that was called has left, nobody is to read bytes of here any more, and whoever waits for this worker was told.
-    fn has_left(&self) -> bool {
+    /// Whether everything that was called has left, nobody is to read bytes of here any more, and whoever waits for this worker, or for these
+    /// broadcasts of others, was told.
+    fn has_left(&self, of_others: &[Name]) -> bool {
         let mut port = self.port.borrow_mut();
         port.flush_all();
         let is_read = self.unread.borrow().is_empty() && !self.moves.borrow().tells();
-        let is_done = is_read && !self.broadcasts.borrow().are_awaited(self.me);
+        let broadcasts = self.broadcasts.borrow();
+        let is_done = is_read
+            && !broadcasts.are_awaited(self.me)
+            && !of_others.iter().any(|name| broadcasts.is_under_way(*name));
         is_done && port.is_flushed() && port.is_told() && port.is_sent()
     }
 

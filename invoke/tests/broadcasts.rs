@@ -146,7 +146,48 @@ fn death(url: &str) {
     }
 }
 
+/// 0 tells 1, and 1 tells 5, who makes no progress meanwhile. The root broadcasts when 1 has called it, who hears of it inside `finish`: before it is told
+/// that its call has run, since what is broadcast leaves at once.
+fn leaves_in_the_middle(url: &str) {
+    let (is_still, has_left) = (AtomicBool::new(false), AtomicBool::new(false));
+    let work = |worker: Worker| match number_of(&worker) {
+        1 => {
+            let is_still = || is_still.load(Ordering::SeqCst).then_some(Ok(()));
+            worker.wait_until(is_still).unwrap();
+            let ran = Synchronizer::new();
+            let root = Place { process: 0, thread: 0 };
+            worker.call_with(root, spread, (0,), How::default().when_run(&ran)).unwrap();
+            worker.finish().unwrap();
+            assert_eq!(ran.result(), Some(Ok(())));
+            assert_eq!(RUN.with_borrow_mut(std::mem::take), [(0, 0), (9, 0)], "it came meanwhile");
+            has_left.store(true, Ordering::SeqCst);
+        }
+        5 => {
+            is_still.store(true, Ordering::SeqCst);
+            while !has_left.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+        _ => {
+            let has_left = || has_left.load(Ordering::SeqCst).then_some(Ok(()));
+            worker.wait_until(has_left).unwrap();
+        }
+    };
+    run(url, (6, 1), &fabric().packing(Packing::Ovfl), |worker| {
+        // From here on all have their connections, and nobody waits for anything.
+        if number_of(&worker) == 0 {
+            let ran = Synchronizer::new();
+            let how = How::default().when_run(&ran);
+            worker.broadcast_with(note, (0, 0, Vec::new()), how).unwrap();
+            ran.wait(&worker).unwrap();
+        }
+        worker.quiesce().unwrap();
+        work(worker);
+    });
+}
+
 over_each_transport! {
+    a_root_that_goes_on_keeps_nobody_who_leaves => leaves_in_the_middle,
     each_worker_runs_each_broadcast_once_and_in_order => all_at_once,
     whoever_waits_is_told => told,
     a_process_that_is_gone_is_named_and_nobody_hangs => death,

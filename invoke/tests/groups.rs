@@ -7,11 +7,11 @@ mod common;
 
 use std::{
     cell::Cell,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use common::run;
-use hg_invoke::{Error, Fabric, How, Place, Request, rpc};
+use hg_invoke::{Error, Fabric, How, Limits, Place, Request, rpc};
 
 thread_local! {
     static RUN: Cell<u64> = const { Cell::new(0) };
@@ -100,9 +100,28 @@ fn differing(url: &str) {
     });
 }
 
+/// Records of 64 bytes at most, which why it fails is longer than; whoever has found it stays until all were told.
+fn differing_in_small_windows(url: &str) {
+    let (small, told) = (Limits::default().block(64).window(0), AtomicU64::new(0));
+    run(url, (3, 1), &fabric().limits(small), |worker| {
+        let ended = match worker.place().process {
+            2 => worker.quiesce(),
+            _ => worker.quiesce_group(1),
+        };
+        assert!(
+            matches!(&ended, Err(Error::Differ(why)) if why.contains(" that of ")),
+            "{ended:?}"
+        );
+        told.fetch_add(1, Ordering::SeqCst);
+        let all = || (told.load(Ordering::SeqCst) == 3).then_some(Ok(()));
+        worker.wait_until(all).unwrap();
+    });
+}
+
 over_each_transport! {
     the_barrier_of_a_group_waits_for_what_its_calls_call_and_for_no_others => apart,
     barriers_of_different_groups_are_a_mistake_that_all_hear_of => differing,
+    why_a_barrier_fails_is_cut_to_what_a_record_holds => differing_in_small_windows,
 }
 
 #[test]

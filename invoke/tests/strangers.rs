@@ -92,6 +92,8 @@ fn hears_many(records: impl Iterator<Item = (u32, Vec<u8>)> + Send) -> Error {
         worker.call_with(there, square, (1,), How::default().when_run(&ran)).unwrap();
         let ended = worker.call_return(there, square, (1,)).unwrap().wait(&worker).unwrap_err();
         assert_eq!(Failed::Call(ran.wait(&worker).unwrap_err()), ended);
+        // Nor does it keep this worker.
+        worker.finish().unwrap();
         is_over.store(true, Ordering::SeqCst);
         match ended {
             Failed::Call(error) => error,
@@ -302,13 +304,16 @@ fn types_that_panic_when_they_are_read_keep_nobody() {
 
 #[test]
 fn calls_of_ever_new_groups_are_too_many() {
-    let ended = hears_many((0..2000_u32).map(|group| {
-        let mut body = [0; 12];
-        body[..4].copy_from_slice(&group.to_le_bytes());
-        (GROUP, body.to_vec())
-    }));
-    let Error::Gone { process: 1, why } = &ended else { panic!("{ended:?}") };
-    assert!(why.contains("calls of too many groups"), "{why}");
+    let call = |group: u32| (GROUP, [&group.to_le_bytes()[..], &[0; 8]].concat());
+    // As many as one may bring, and a broadcast of another one whose bytes are read first: root 1, number 0.
+    let name = [&2000_u32.to_le_bytes()[..], &1_u32.to_le_bytes(), &[0; 8]].concat();
+    let broadcast = (READ | BROADCAST | GROUP, [&name, &no_buffer()[8..]].concat());
+    let ends =
+        [hears_many((0..2000).map(call)), hears_many((0..1025).map(call).chain([broadcast]))];
+    for ended in ends {
+        let Error::Gone { process: 1, why } = &ended else { panic!("{ended:?}") };
+        assert!(why.contains("calls of too many groups"), "{why}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::{
     calling::Head,
     running::{AGAIN, DONE, ENTER, FAILED, LEAVES, Malformed, REPORT, take_u64},
 };
-use crate::{Error, quiet::Out, service::Stage};
+use crate::{Error, bounds::WHY_MAX, quiet::Out, service::Stage};
 
 impl Worker {
     /// Waits until every call that any worker has made has run, those included that were made by functions meanwhile. Collective: each worker
@@ -145,17 +145,21 @@ impl Worker {
                 let process = process.filter(|it| *it < self.processes());
                 // What it says is text of at most so much, whatever it is.
                 let said = String::from_utf8_lossy(&bytes[..bytes.len().min(WHY_MAX)]);
-                let error = match process {
+                let (error, witness) = match process {
                     Some(process) => {
                         let witness = u32::try_from(words.1).unwrap_or(u32::MAX);
-                        self.heard.set(Some(witness));
                         let why = format!("{said}, says process {witness}").into();
-                        Error::Gone { process, why }
+                        (Error::Gone { process, why }, Some(witness))
                     }
-                    None if words.0 == DIFFER => Error::Differ(said.into()),
+                    None if words.0 == DIFFER => (Error::Differ(said.into()), None),
                     None => return Err("no process has that number"),
                 };
-                self.gone.borrow_mut().get_or_insert(error);
+                // What is known already has its own witness.
+                let mut gone = self.gone.borrow_mut();
+                if gone.is_none() {
+                    *gone = Some(error);
+                    self.heard.set(witness);
+                }
             }
             LEAVES if quiet.is_beside(from) && !self.leaving.borrow().contains(&from) => {
                 self.leaving.borrow_mut().push(from);
@@ -193,13 +197,16 @@ impl Worker {
         // Who has found it is named once, however many pass it on.
         let witness = self.heard.get().unwrap_or(self.place().process);
         let why = why.strip_suffix(&format!(", says process {witness}")).unwrap_or(why);
-        let why = &why.as_bytes()[..why.len().min(WHY_MAX)];
+        // That it fails is said in the shortest record; why, as far as there is room.
+        let most = self.port.borrow().record_max().saturating_sub(size_of::<[u64; 2]>());
+        let why = &why.as_bytes()[..why.len().min(WHY_MAX).min(most)];
         let quiet = self.quiet.borrow();
         let beside = quiet.above().into_iter().chain(quiet.below());
         self.send_with(beside, FAILED, None, [process, witness.into()], why);
     }
 
-    /// Those beside it are to know that it leaves in good order. Nobody is waited for: who has no connection, or no room, does not see the end.
+    /// Those beside it are to know that it leaves in good order. Who has no connection, or no room, is not told, and sees no more than its end. What was
+    /// said, as room was there, and is refused by the transport all the same, is waited for like a call.
     #[cold]
     pub(super) fn say_goodbye(&self) {
         let quiet = self.quiet.borrow();
@@ -239,7 +246,5 @@ impl Worker {
     }
 }
 
-/// Bytes of what is said of a failure.
-const WHY_MAX: usize = 256;
 /// In the place of a process that is gone: workers have entered different barriers.
 const DIFFER: u64 = u64::MAX;

@@ -205,7 +205,15 @@ impl Worker {
             tracing::warn!(%from, %here, %error, "the buffer of a call was not read");
         }
         let root = if let Of::Broadcast(name) = of { name.root } else { from };
-        self.count_run(group, (from, root))?;
+        if let Err(why) = self.count_run(group, (from, root)) {
+            // It was heard of when its bytes began to be read: nobody is to wait for it.
+            if let Of::Broadcast(name) = of
+                && name.root != self.me
+            {
+                self.end_unread(name);
+            }
+            return Err(why);
+        }
         self.group.set(group);
         let ran = match of {
             Of::Broadcast(name) => {
