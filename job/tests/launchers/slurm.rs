@@ -57,7 +57,13 @@ fn name_who_dies(slurm: &Slurm) {
     ];
     all_at_once(&cases, |(what, mpi, dialect, sentence)| {
         let command = wrapped(&["--timeout", "5", "--die", what]);
-        assert_named(&srun(slurm, "3", mpi, &command, &[("HG_JOB_VIA", dialect)]), sentence);
+        let outcome = srun(slurm, "3", mpi, &command, &[("HG_JOB_VIA", dialect)]);
+        if *mpi == "pmix" && outcome.count("CANCELLED") > 0 {
+            // Slurm's own server has seen the first of them go, and has not waited for what the others had to say.
+            assert!(outcome.count(sentence) >= 1, "{sentence}: {}", outcome.all());
+        } else {
+            assert_named(&outcome, sentence);
+        }
     });
 }
 
