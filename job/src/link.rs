@@ -26,6 +26,9 @@ use crate::{
 /// How long the hub may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(2);
 
+/// Names the question who has not joined. No program's channel: an answer that comes after the welcome is nobody's then.
+const JOINING: &str = "\0joining";
+
 /// What ends the process, instead of being told to the next call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Endings {
@@ -163,7 +166,7 @@ impl Link {
             return Ok(nodes);
         }
         // The hub's own bound may be a later one: whom does it wait for?
-        let call = (String::new(), 0);
+        let call = (JOINING.to_owned(), 0);
         let _ = self.say(&Up::Who { channel: call.0.clone(), number: call.1 });
         let answer = self.wait(Instant::now() + ANSWER, |state| {
             let welcome = state.welcome.take().map(Ok);
