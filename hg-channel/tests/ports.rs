@@ -287,9 +287,8 @@ fn a_stranger(plugin: &dyn Plugin, url: &str) {
     assert!(world.consumed[1].is_empty() && world.gone[1].is_empty());
 }
 
-/// An end answers that it uses its connection no more, and writes; the other one has written before it hears the answer.
-fn a_connection_that_goes_on(plugin: &dyn Plugin, url: &str) {
-    let _watchdog = Watchdog::start();
+/// Two ends: 0 has written a record to 1, and has answered that it uses the idle connection no more.
+fn whose_connection_is_idle(plugin: &dyn Plugin, url: &str) -> World {
     let idle = Duration::from_millis(1);
     let mut world = World::new(plugin, url, 2, Limits::default().idle(idle));
     // Time passes for end 1 alone, which so is the one that proposes.
@@ -306,6 +305,13 @@ fn a_connection_that_goes_on(plugin: &dyn Plugin, url: &str) {
         world.step(1, now);
         world.step(0, start)
     });
+    world
+}
+
+/// An end answers that it uses its connection no more, and writes; the other one has written before it hears the answer.
+fn a_connection_that_goes_on(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let mut world = whose_connection_is_idle(plugin, url);
     world.write(0, 1, 1, 8).unwrap();
     world.port(0).flush_all();
     assert!(world.port(0).waiting(1) > 0, "it has left the connection");
@@ -321,21 +327,7 @@ fn a_connection_that_goes_on(plugin: &dyn Plugin, url: &str) {
 /// An end answers that it uses its connection no more; the other one would hear of its death by then.
 fn a_connection_that_stays(plugin: &dyn Plugin, url: &str) {
     let _watchdog = Watchdog::start();
-    let idle = Duration::from_millis(1);
-    let mut world = World::new(plugin, url, 2, Limits::default().idle(idle));
-    let start = Instant::now();
-    world.write(0, 1, 0, 8).unwrap();
-    watchdog::until("it is there", || {
-        world.step(0, start);
-        world.step(1, start);
-        world.consumed[1].len() == 1
-    });
-    let mut now = start;
-    watchdog::until("end 0 hears that its connection is idle", || {
-        now += idle;
-        world.step(1, now);
-        world.step(0, start)
-    });
+    let mut world = whose_connection_is_idle(plugin, url);
     world.port(1).keep(0);
     world.write(0, 1, 1, 8).unwrap();
     world.port(0).flush_all();
