@@ -5,7 +5,7 @@
 //! | launcher | variables |
 //! |---|---|
 //! | `Local` runner | `HG_JOB_FD`, `HG_JOB_RANK`, `HG_JOB_SIZE` |
-//! | rendezvous | `HG_JOB_RENDEZVOUS`; rank and size from `HG_JOB_*`, `SLURM_*`, `OMPI_COMM_WORLD_*` or `PMI_*` |
+//! | rendezvous | `HG_JOB_RENDEZVOUS`; rank and size from the first whole pair of `HG_JOB_*`, `OMPI_COMM_WORLD_*`, `PMI_*`, `SLURM_*` |
 //! | PMI-1, PMI-2 | `PMI_FD`, `PMI_RANK`, `PMI_SIZE`; or `PMI_PORT`, `PMI_ID` |
 //! | PMIx | `PMIX_NAMESPACE`, `PMIX_RANK` |
 //! | none, with more than one rank | an error that says what to do |
@@ -54,12 +54,12 @@ pub(crate) enum Server {
     Port { address: String, id: u32 },
 }
 
-/// Pairs of variables that tell rank and size, by launcher.
+/// Pairs of variables that tell rank and size, by launcher. Slurm's come last: an `mpirun` inside of it hands them on to its ranks.
 const PLACES: [(&str, &str); 4] = [
     ("HG_JOB_RANK", "HG_JOB_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 ];
 
 pub(crate) fn plan(settings: &Complete, variables: Variables<'_>) -> Result<Plan, Error> {
@@ -110,7 +110,9 @@ impl Environment<'_> {
 
     fn rendezvous(&self) -> Result<Plan, Error> {
         let at = self.needed("HG_JOB_RENDEZVOUS")?;
-        let pair = PLACES.iter().find(|(rank, size)| self.has(rank) || self.has(size));
+        let whole = PLACES.iter().find(|(rank, size)| self.has(rank) && self.has(size));
+        let half = || PLACES.iter().find(|(rank, size)| self.has(rank) || self.has(size));
+        let pair = whole.or_else(half);
         let Some((rank, size)) = pair else {
             let names: Vec<&str> = PLACES.iter().map(|(rank, _)| *rank).collect();
             let names = names.join(", ");
@@ -346,6 +348,22 @@ mod tests {
             look(&[("HG_JOB_VIA", "pmi1")]).unwrap_err().contains("started by mpirun or srun?")
         );
         assert!(look(&[("HG_JOB_RENDEZVOUS", "dir:x")]).unwrap_err().contains("but no rank"));
+    }
+
+    #[test]
+    fn a_launcher_inside_slurm_tells_the_place_and_half_a_pair_does_not() {
+        let at = ("HG_JOB_RENDEZVOUS", "dir:x");
+        let met = Ok(Plan::Rendezvous { at: "dir:x".into(), place: PLACE, token: String::new() });
+        let inner = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
+        let mpich = [("PMI_RANK", "1"), ("PMI_SIZE", "4")];
+        for inner in [inner, mpich] {
+            let outer = [at, ("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+            assert_eq!(look(&[&outer[..], &inner].concat()), met);
+            // A batch script's own process has no step of tasks.
+            assert_eq!(look(&[&outer[..2], &inner].concat()), met);
+        }
+        let said = look(&[at, ("SLURM_PROCID", "0")]).unwrap_err();
+        assert!(said.starts_with("SLURM_STEP_NUM_TASKS is missing"), "{said}");
     }
 
     #[test]
