@@ -135,9 +135,9 @@ impl Joining<'_> {
         }
         let (listener, token) = match &at {
             Rendezvous::Tcp(at) => (host::listen(Some(at))?, Some(token.as_bytes().to_vec())),
-            Rendezvous::Folder(_) => (self.listen()?, None),
+            Rendezvous::Folder(_) => (self.listen(place)?, None),
         };
-        let mut address = Address::here(port_of(&listener)?)?;
+        let mut address = Address::here(&listener)?;
         if let Some(token) = token {
             address.token = token;
         }
@@ -166,8 +166,8 @@ impl Joining<'_> {
             let hub = branch.parent.unwrap_or(0);
             return to(hub, meet(None, Some(hub))?);
         }
-        let listener = self.listen()?;
-        let address = Address::here(port_of(&listener)?)?;
+        let listener = self.listen(place)?;
+        let address = Address::here(&listener)?;
         let door = hub::Door { listener, published: None };
         // Behind the launcher's barrier all ranks join at once.
         let tell = self.settings.on_waiting.filter(|_| !is_barrier);
@@ -185,8 +185,9 @@ impl Joining<'_> {
         Ok(way)
     }
 
-    fn listen(&self) -> Result<TcpListener, Error> {
-        host::listen(self.settings.listen.as_deref())
+    /// The setting is for rank 0: other hubs are on other machines, or would want the same port.
+    fn listen(&self, place: Place) -> Result<TcpListener, Error> {
+        host::listen(self.settings.listen.as_deref().filter(|_| place.rank == 0))
     }
 
     fn start_hub(
@@ -278,8 +279,4 @@ impl Joining<'_> {
         nodes.check_size(size)?;
         Ok(nodes)
     }
-}
-
-fn port_of(listener: &TcpListener) -> Result<u16, Error> {
-    Ok(listener.local_addr().map_err(Error::os("a listening socket"))?.port())
 }

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::Write as _,
-    net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -28,18 +28,24 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Address {
-    /// Of a listening socket of this process; the token is made of the system's randomness.
-    pub(crate) fn here(port: u16) -> Result<Self, Error> {
-        let mut token = vec![0; 16];
-        getrandom::fill(&mut token).map_err(|why| Error::Os {
-            call: "getrandom".into(),
-            source: std::io::Error::other(why.to_string()),
-        })?;
-        Ok(Self { token, host: host::identity(), port, ips: host::addresses(IPS_MAX) })
+    /// Of a listening socket of this process: the one address that it is bound to, or those of the machine. The token is made of
+    /// the system's randomness.
+    pub(crate) fn here(listener: &TcpListener) -> Result<Self, Error> {
+        let bound = listener.local_addr().map_err(Error::os("a listening socket"))?;
+        let ips = match bound.ip() {
+            ip if ip.is_unspecified() => host::addresses(IPS_MAX),
+            ip => vec![ip],
+        };
+        Ok(Self {
+            token: random::<16>()?.to_vec(),
+            host: host::identity(),
+            port: bound.port(),
+            ips,
+        })
     }
 
     pub(crate) fn to_text(&self) -> String {
-        let token: String = self.token.iter().map(|byte| format!("{byte:02x}")).collect();
+        let token = hex(&self.token);
         let ips: Vec<String> = self.ips.iter().map(IpAddr::to_string).collect();
         format!("hg1/{token}/{}/{}/{}", self.host, self.port, ips.join(","))
     }
@@ -89,6 +95,19 @@ impl Address {
             ips.iter().map(|ip| SocketAddr::new(*ip, self.port).to_string()).collect();
         ips.join(" or ")
     }
+}
+
+fn random<const LEN: usize>() -> Result<[u8; LEN], Error> {
+    let mut bytes = [0; LEN];
+    getrandom::fill(&mut bytes).map_err(|why| Error::Os {
+        call: "getrandom".into(),
+        source: std::io::Error::other(why.to_string()),
+    })?;
+    Ok(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Connects to the first that answers, again and again until the deadline.
@@ -266,12 +285,23 @@ mod tests {
 
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(60);
+
     #[test]
     fn an_address_survives_being_a_text() {
-        let address = Address::here(1234).unwrap();
+        let address = Address::here(&TcpListener::bind("0.0.0.0:0").unwrap()).unwrap();
         let text = address.to_text();
         assert!(text.len() < 768 && !text.contains([' ', '=', ';']), "{text}");
         assert_eq!(Address::parse(&text).unwrap(), address);
+    }
+
+    #[test]
+    fn a_hub_is_found_where_it_listens_and_nowhere_else() {
+        let listener = TcpListener::bind("127.0.0.2:0").unwrap();
+        let address = Address::here(&listener).unwrap();
+        let (deadline, notice) = (Instant::now() + LONG, Notice::new(None, LONG));
+        let stream = address.connect(0, deadline, notice).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
     }
 
     #[test]

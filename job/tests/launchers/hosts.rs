@@ -8,12 +8,21 @@ use std::{
 use watchdog::Watchdog;
 
 use crate::{
-    common::{Folder, Outcome, PROBE, assert_two_by_two},
+    common::{Folder, Outcome, PROBE, assert_one_node, assert_two_by_two},
     namespaces::{Hosts, or_skip},
 };
 
 /// Each host has as many ranks; they meet in a folder. What they said, and how each ended.
 fn run(hosts: &Hosts, counts: (usize, usize), more: &[&str]) -> (Outcome, Vec<Option<i32>>) {
+    run_with(hosts, counts, more, &[])
+}
+
+fn run_with(
+    hosts: &Hosts,
+    counts: (usize, usize),
+    more: &[&str],
+    variables: &[(&str, &str)],
+) -> (Outcome, Vec<Option<i32>>) {
     static FOLDERS: AtomicU32 = AtomicU32::new(0);
     let (of_hosts, per_host) = counts;
     let folder = Folder::new(&format!("hosts-{}", FOLDERS.fetch_add(1, Ordering::Relaxed)));
@@ -23,6 +32,7 @@ fn run(hosts: &Hosts, counts: (usize, usize), more: &[&str]) -> (Outcome, Vec<Op
         command.args(["-k", "2", "150", PROBE, "--timeout", "100"]).args(more);
         command.env("HG_JOB_RENDEZVOUS", format!("dir:{}", folder.text()));
         command.env("HG_JOB_RANK", rank.to_string()).env("HG_JOB_SIZE", size.to_string());
+        command.envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("coreutils are installed")
     };
@@ -47,6 +57,19 @@ fn two_hosts_are_two_nodes_and_a_death_crosses_the_cable() {
     let (dead, codes) = run(&hosts, (2, 2), &["--die", "3@joined"]);
     assert_eq!(dead.count("rank 3 ended without leaving the job"), 3, "{}", dead.all());
     assert_eq!(codes.iter().filter(|code| **code == Some(1)).count(), 3, "{}", dead.all());
+}
+
+#[test]
+fn rank_0_listens_where_it_is_told_to_and_no_other_hub_does() {
+    let _watchdog = Watchdog::start();
+    let Some(hosts) = or_skip(Hosts::new(1)) else { return };
+    let at = format!("{}:4477", hosts.host(0).ip4(0));
+    // Of 35 ranks, 0 and 1 have hubs.
+    for count in [2, 35] {
+        let (said, _) =
+            run_with(&hosts, (1, count), &["--timeout", "20"], &[("HG_JOB_LISTEN", &at)]);
+        assert_one_node(&said.ranks(), count, "rendezvous");
+    }
 }
 
 /// 256 ranks: below rank 0 there are eight hubs of 33 ranks, the last one of fewer.
