@@ -43,9 +43,10 @@ impl RollCall {
     fn look(&self) -> Vec<u32> {
         let (here, unseen): (Vec<u32>, Vec<u32>) =
             (0..self.size).partition(|rank| self.is_here(*rank));
-        let words: Vec<String> = unseen.iter().take(TOLD_MAX).map(u32::to_string).collect();
-        let text = words.join(" ");
-        for rank in here.iter().filter(|rank| **rank != self.rank) {
+        // Who is told nothing looks for itself; who were told a part would take the rest for here.
+        let text = to_text(&unseen);
+        let fits = |_: &&u32| text.len() <= TOLD_MAX;
+        for rank in here.iter().filter(fits).filter(|rank| **rank != self.rank) {
             if let (Some(name), Ok(socket)) = (address(&self.job, *rank), UnixDatagram::unbound()) {
                 // Who does not hear it looks for itself. Without this, a full queue would make this one wait.
                 let _ = socket.set_nonblocking(true);
@@ -59,13 +60,9 @@ impl RollCall {
     fn told(&self) -> Option<Vec<u32>> {
         let socket = self.name.as_ref()?;
         socket.set_nonblocking(true).ok()?;
-        let mut text = [0; 16 * TOLD_MAX];
+        let mut text = [0; TOLD_MAX];
         let length = socket.recv(&mut text).ok()?;
-        let words = std::str::from_utf8(&text[..length]).ok()?.split(' ');
-        let ranks: Vec<u32> = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
-        let is_list =
-            ranks.is_sorted_by(|a, b| a < b) && ranks.last().is_some_and(|last| *last < self.size);
-        is_list.then_some(ranks)
+        from_text(std::str::from_utf8(&text[..length]).ok()?, self.size)
     }
 
     /// What can be said about who is missing. `nodes`: the node of each rank, if the launcher tells.
@@ -94,8 +91,31 @@ impl RollCall {
     }
 }
 
-/// Missing ranks that are told to others.
-const TOLD_MAX: usize = 512;
+/// The longest list of missing ranks that is told to others, in bytes.
+const TOLD_MAX: usize = 1024;
+
+/// Ascending ranks as runs: `3 5-9`.
+fn to_text(ranks: &[u32]) -> String {
+    let word = |run: &[u32]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        _ => run[0].to_string(),
+    };
+    ranks.chunk_by(|a, b| a + 1 == *b).map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// What somebody else wrote: ascending ranks below `size`, at least one.
+fn from_text(text: &str, size: u32) -> Option<Vec<u32>> {
+    let mut ranks: Vec<u32> = Vec::new();
+    for word in text.split(' ') {
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= size || ranks.last().is_some_and(|before| *before >= first) {
+            return None;
+        }
+        ranks.extend(first..=last);
+    }
+    Some(ranks)
+}
 
 fn address(job: &str, rank: u32) -> Option<SocketAddr> {
     SocketAddr::from_abstract_name(format!("{job}/{rank}")).ok()
@@ -140,7 +160,7 @@ mod tests {
         assert_eq!(said(1), "rank 1 of 4 did not join within 3s");
         drop(late);
         assert!(ranks[2].told().is_some());
-        for nonsense in ["", "4", "1 1", "x", "3 2"] {
+        for nonsense in ["", "4", "1 1", "x", "3 2", "2-1", "1-4", "1-2 2", "1-"] {
             let socket = UnixDatagram::unbound().unwrap();
             let name = address(&ranks[2].job, 3).unwrap();
             socket.send_to_addr(nonsense.as_bytes(), &name).unwrap();
@@ -149,6 +169,26 @@ mod tests {
                 assert_eq!(told, [1]);
             }
         }
+    }
+
+    #[test]
+    fn who_is_told_takes_nobody_for_here_who_is_not() {
+        let job = job("many");
+        let nodes: Vec<u32> = (0..600).map(|rank| rank / 32).collect();
+        let [first, second] = [0, 1].map(|rank| RollCall::answer(&job, rank, 600));
+        let said = first.missing(Some(&nodes), WITHIN).to_string();
+        assert_eq!(second.told(), Some((2..600).collect()));
+        assert_eq!(second.missing(Some(&nodes), WITHIN).to_string(), said);
+        assert!(said.contains("of this node ranks 0 and 1 did, "), "{said}");
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_is_not_told_at_all() {
+        let job = job("odd");
+        let ranks: Vec<_> =
+            (0..600).step_by(2).map(|rank| RollCall::answer(&job, rank, 600)).collect();
+        ranks[0].look();
+        assert_eq!(ranks[1].told(), None);
     }
 
     #[test]
