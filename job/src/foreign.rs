@@ -46,6 +46,28 @@ pub(crate) fn process(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Ended children stay until they are waited for: whoever started this process may have had it otherwise, and that is inherited.
+pub(crate) fn keep_ended_children() -> io::Result<()> {
+    // SAFETY:
+    // - a structure of numbers and of a pointer to a function, for all of which zeroes are a value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY:
+    // - sigaction(2): reads nothing, and writes what is alive here.
+    Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, ptr::null(), &raw mut action) })?;
+    let is_ignored = action.sa_sigaction == libc::SIG_IGN;
+    if !is_ignored && action.sa_flags & libc::SA_NOCLDWAIT == 0 {
+        return Ok(());
+    }
+    if is_ignored {
+        action.sa_sigaction = libc::SIG_DFL;
+    }
+    action.sa_flags &= !libc::SA_NOCLDWAIT;
+    // SAFETY:
+    // - sigaction(2): reads what is alive here; the handler is the default one or the process's own.
+    Errno::result(unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, ptr::null_mut()) })?;
+    Ok(())
+}
+
 /// Does this process use MPI? Then MPI ends the launcher's protocol itself.
 pub(crate) fn uses_mpi() -> bool {
     let this = Image::this();

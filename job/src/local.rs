@@ -50,6 +50,8 @@ use crate::{
 /// # }
 /// ```
 ///
+/// Where the process ignores `SIGCHLD`, it does so no more from then on: the kernel would tell nobody how a rank ended.
+///
 /// # Who ends when
 /// - A rank dies: the others hear it at once, and have the [`grace`](Self::grace) to end by themselves; what
 ///   is left then is killed.
@@ -161,6 +163,7 @@ impl Local {
         }
         self.nodes.as_ref().map_or(Ok(()), |nodes| nodes.check_size(self.size))?;
         host::allow_descriptors(2 * u64::from(self.size) + 128);
+        foreign::keep_ended_children().map_err(Error::os("the action of SIGCHLD"))?;
         let (told, tells) = mpsc::sync_channel(1);
         // One thread starts and reaps: "dies with its parent" means the parent's thread.
         let thread = std::thread::Builder::new().name("hg-job-runner".into());

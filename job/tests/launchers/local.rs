@@ -34,6 +34,15 @@ fn values_of_a_mebibyte_and_of_nothing_arrive() {
 }
 
 #[test]
+fn ends_are_known_where_sigchld_is_ignored() {
+    let ignoring = ["--ignore-signal=CHLD", PROBE, "--local", "2"];
+    let start = |act: &[&str]| run("env", &[&ignoring, act].concat(), &[]);
+    assert_one_node(&start(&[]).ranks(), 2, "local");
+    let dead = start(&["--die", "1@joined"]);
+    assert_eq!(dead.count("signal: 9 (SIGKILL)"), 1, "{}", dead.all());
+}
+
+#[test]
 fn a_thousand_ranks_meet() {
     let outcome = local("1000", &["--nodes", "100x10"]);
     let ranks = outcome.ranks();
