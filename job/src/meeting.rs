@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use socket2::SockRef;
+
 use crate::{Error, host, notice::Notice, tree::Branch};
 
 /// Where the hub is and how to be let in: `hg1/TOKEN/HOST/PORT/IP,IP`, without spaces.
@@ -125,6 +127,11 @@ fn knock(
                 return Err(Error::Os { call: format!("connecting to {whom}"), source: last });
             }
             match TcpStream::connect_timeout(target, left.min(ATTEMPT)) {
+                Ok(stream) if is_own_end(&stream) => {
+                    // Rank 0 may want the port at once.
+                    let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+                    last = std::io::ErrorKind::ConnectionRefused.into();
+                }
                 Ok(stream) => {
                     host::keep_alive(&stream);
                     return Ok(stream);
@@ -135,6 +142,11 @@ fn knock(
         notice.look(|| format!("{whom} does not answer yet ({last}): still waiting"));
         std::thread::sleep(PAUSE);
     }
+}
+
+/// Where nobody listens at a port that the system also gives to those who connect, TCP may connect a socket to itself.
+fn is_own_end(stream: &TcpStream) -> bool {
+    matches!((stream.local_addr(), stream.peer_addr()), (Ok(own), Ok(peer)) if own == peer)
 }
 
 /// Where ranks meet without a launcher's help.
@@ -302,6 +314,17 @@ mod tests {
         let (deadline, notice) = (Instant::now() + LONG, Notice::new(None, LONG));
         let stream = address.connect(0, deadline, notice).unwrap();
         assert_eq!(stream.peer_addr().unwrap(), listener.local_addr().unwrap());
+    }
+
+    #[test]
+    fn a_socket_that_met_itself_is_no_connection() {
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        socket.connect(&socket.local_addr().unwrap()).unwrap();
+        assert!(is_own_end(&socket.into()));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!is_own_end(&TcpStream::connect(listener.local_addr().unwrap()).unwrap()));
     }
 
     #[test]

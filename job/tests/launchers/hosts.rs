@@ -72,6 +72,22 @@ fn rank_0_listens_where_it_is_told_to_and_no_other_hub_does() {
     }
 }
 
+#[test]
+fn a_rank_that_comes_before_rank_0_does_not_meet_itself() {
+    let _watchdog = Watchdog::start();
+    let Some(hosts) = or_skip(Hosts::new(1)) else { return };
+    // Every port that the system gives is one that is knocked at.
+    let script =
+        "echo 40000 40001 >/proc/sys/net/ipv4/ip_local_port_range && exec \"$0\" --timeout 1";
+    let mut command = hosts.host(0).command("sh");
+    command.args(["-c", script, PROBE]).env("HG_JOB_RENDEZVOUS", "tcp:127.0.0.1:40000");
+    command.env("HG_JOB_RANK", "1").env("HG_JOB_SIZE", "2");
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = watchdog::ended(&mut command.spawn().unwrap());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("connecting to rank 0 at 127.0.0.1:40000: "), "{said}");
+}
+
 /// 256 ranks: below rank 0 there are eight hubs of 33 ranks, the last one of fewer.
 #[test]
 fn on_64_hosts_of_4_ranks_all_meet_exchange_and_hear_of_deaths_and_aborts_through_hubs() {
