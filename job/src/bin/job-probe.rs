@@ -28,6 +28,7 @@ job-probe [OPTION]...: joins the job that it was started in, tries it, prints wh
   --stop RANK@POINT   that rank stops itself there
   --fork RANK@POINT   that rank forks a child there that goes on for 15 seconds
   --abort RANK        that rank aborts with status 7 after the rounds
+  --again             join once more, before and after leaving, and say what comes of it
   --pids              print `RANK PID` at once on standard error";
 
 #[derive(Debug, Default, Clone)]
@@ -45,6 +46,7 @@ struct Options {
     stop: Option<Act>,
     fork: Option<Act>,
     abort: Option<u32>,
+    again: bool,
     pids: bool,
 }
 
@@ -111,6 +113,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
             "--stop" => options.stop = Some(act(value()?)?),
             "--fork" => options.fork = Some(act(value()?)?),
             "--abort" => options.abort = Some(number(value()?)?),
+            "--again" => options.again = true,
             "--pids" => options.pids = true,
             _ => return Err(format!("{word}: no such option")),
         }
@@ -228,7 +231,21 @@ fn be_a_rank(options: &Options) -> Result<(), Error> {
     line.push('\n');
     // Without a reader nobody is told.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
-    job.leave()
+    if options.again {
+        join_again();
+    }
+    job.leave()?;
+    if options.again {
+        join_again();
+    }
+    Ok(())
+}
+
+fn join_again() {
+    match Job::connect() {
+        Ok(_) => say("joined again"),
+        Err(error) => say(&format!("not again: {error}")),
+    }
 }
 
 /// Every rank's value is known to the others: rank, round and filling.

@@ -34,6 +34,14 @@ fn values_of_a_mebibyte_and_of_nothing_arrive() {
 }
 
 #[test]
+fn who_joins_again_is_told_not_to_and_breaks_nothing() {
+    let outcome = local("2", &["--again"]);
+    assert_one_node(&outcome.ranks(), 2, "local");
+    let said = "this process has joined its job before, and a rank joins once: keep its `Job`";
+    assert_eq!(outcome.count(said), 4, "{}", outcome.all());
+}
+
+#[test]
 fn ends_are_known_where_sigchld_is_ignored() {
     let ignoring = ["--ignore-signal=CHLD", PROBE, "--local", "2"];
     let start = |act: &[&str]| run("env", &[&ignoring, act].concat(), &[]);
