@@ -34,6 +34,7 @@
 //! `fuzzing`: for fuzz targets only.
 
 mod connect;
+mod deadline;
 mod detect;
 mod error;
 mod foreign;

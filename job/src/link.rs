@@ -3,6 +3,9 @@
 //! A call writes its frame and sleeps until the reader has the answer, the job is broken, or its bound has
 //! passed; then it asks the hub whom it waits for, and says so.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{BTreeMap, HashMap},
     io::{BufReader, Read as _, Write as _},
@@ -16,10 +19,11 @@ use std::{
 use hg_na_memory::NotInherited;
 
 use crate::{
+    deadline::after,
     error::{Error, Ranks},
     frame::{Broken, DOWN_MAX, Down, Hello, Letter, Post, Up, What},
     hub,
-    stream::Stream,
+    stream::{Stream, is_timeout},
     tree::Run,
 };
 
@@ -69,12 +73,19 @@ pub(crate) struct Link {
     shared: Arc<Shared>,
     /// A forked child's copy would keep the connection open when this rank dies. Dropped before it is closed.
     _kept: NotInherited,
-    writer: Mutex<Stream>,
+    stream: Stream,
+    /// Somebody sends a frame; no lock, so that others wait for their turn with a bound.
+    is_writing: Mutex<bool>,
+    has_written: Condvar,
     reader: Option<JoinHandle<()>>,
     rank: u32,
-    /// The next collective call of each channel, and the next exchange.
-    calls: Mutex<HashMap<(String, Kind), u64>>,
 }
+
+/// The right to send a frame.
+struct Turn<'a>(&'a Link);
+
+/// A channel, and the number of a call.
+type Call = (String, u64);
 
 /// What is numbered by itself in each channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,11 +110,14 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     welcome: Option<Vec<u32>>,
-    answers: HashMap<(String, u64), Answer>,
+    /// The next collective call of each channel, and the next exchange.
+    calls: HashMap<(String, Kind), u64>,
+    /// What has come of collective calls that have not ended.
+    answers: HashMap<Call, Option<Answer>>,
     /// A value was given to the hub, which has not passed it on.
     is_given: bool,
-    /// What has come of exchanges.
-    letters: HashMap<(String, u64), Letters>,
+    /// What has come of exchanges that have not ended, or not begun.
+    letters: HashMap<Call, Letters>,
     end: Option<End>,
     /// This rank has said `Bye`: what comes after is nobody's business.
     leaving: bool,
@@ -126,6 +140,8 @@ enum End {
     Refused(String),
     Broken(Broken),
     HubGone,
+    /// The hub has not taken a frame within this.
+    Silent(Duration),
 }
 
 impl Link {
@@ -146,13 +162,13 @@ impl Link {
         let mut link = Self {
             shared: Arc::clone(&shared),
             _kept: NotInherited::new(stream.as_fd()),
-            writer: Mutex::new(stream),
+            stream,
+            is_writing: Mutex::default(),
+            has_written: Condvar::new(),
             reader: None,
             rank,
-            calls: Mutex::default(),
         };
-        // Where writing fails, reading tells why.
-        let _ = link.say(&Up::Hello(hello));
+        link.say(&Up::Hello(hello), Duration::MAX, || true);
         let thread = std::thread::Builder::new().name("hg-job-link".into());
         let reader =
             thread.spawn(move || read_all(&shared, reading)).map_err(Error::os("a thread"))?;
@@ -167,14 +183,16 @@ impl Link {
         }
         // The hub's own bound may be a later one: whom does it wait for?
         let call = (JOINING.to_owned(), 0);
-        let _ = self.say(&Up::Who { channel: call.0.clone(), number: call.1 });
-        let answer = self.wait(Instant::now() + ANSWER, |state| {
+        locked(&self.shared.state).answers.insert(call.clone(), None);
+        self.ask(&call);
+        let answer = self.wait(after(ANSWER), |state| {
             let welcome = state.welcome.take().map(Ok);
-            welcome.or_else(|| match state.answers.remove(&call)? {
+            welcome.or_else(|| match state.answers.get_mut(&call)?.take()? {
                 Answer::Missing(ranks) => Some(Err(ranks)),
                 Answer::Gathered(_) => None,
             })
         })?;
+        self.close(&call);
         let (hub, within) = (self.shared.hub.name(), self.shared.within);
         match answer {
             Some(Ok(nodes)) => Ok(nodes),
@@ -191,8 +209,11 @@ impl Link {
         value: Option<&[u8]>,
         within: Duration,
     ) -> Result<Vec<Vec<u8>>, Error> {
-        let call = self.call(channel, what, value.map(<[u8]>::to_vec));
-        match self.answer(&call, within)? {
+        let deadline = after(within);
+        let call = self.call(channel, what, value.map(<[u8]>::to_vec), within, || false);
+        let met = self.answer(&call, deadline);
+        self.close(&call);
+        match met? {
             Some(Ok(values)) => Ok(values),
             Some(Err(missing)) => {
                 Err(Error::Late { what: what.name(), number: call.1 + 1, within, missing })
@@ -209,40 +230,61 @@ impl Link {
         patience: Duration,
         mut late: impl FnMut(Option<&Ranks>),
     ) -> Result<Vec<Vec<u8>>, Error> {
-        let call = self.call(channel, What::Gather, Some(value.to_vec()));
-        loop {
-            match self.answer(&call, patience)? {
-                Some(Ok(values)) => return Ok(values),
-                Some(Err(missing)) => late(Some(&missing)),
-                None => late(None),
+        let value = Some(value.to_vec());
+        let call = self.call(channel, What::Gather, value, patience, || {
+            late(None);
+            true
+        });
+        let met = loop {
+            match self.answer(&call, after(patience)) {
+                Ok(Some(Ok(values))) => break Ok(values),
+                Ok(Some(Err(missing))) => late(Some(&missing)),
+                Ok(None) => late(None),
+                Err(error) => break Err(error),
             }
-        }
-    }
-
-    /// Makes a call: its channel and number.
-    fn call(&self, channel: &str, what: What, value: Option<Vec<u8>>) -> (String, u64) {
-        let number = self.take_number(channel, Kind::Collective);
-        let channel = channel.to_owned();
-        let values = value.into_iter().collect();
-        let up = Up::Gather { channel: channel.clone(), number, what, values };
-        // Where writing fails, reading tells why.
-        let _ = self.say(&up);
-        (channel, number)
-    }
-
-    /// The values of a call; whom it waits for, if that is so still after `within`; or that the hub does not answer.
-    fn answer(&self, call: &(String, u64), within: Duration) -> Result<Option<Met>, Error> {
-        let answered = |state: &mut State| match state.answers.remove(call) {
-            Some(Answer::Gathered(values)) => Some(Ok(values)),
-            Some(Answer::Missing(ranks)) => Some(Err(Ranks(ranks))),
-            None => None,
         };
-        if let Some(Ok(values)) = self.wait(Instant::now() + within, answered)? {
+        self.close(&call);
+        met
+    }
+
+    /// Makes a call: its channel and number. `close` ends it. As for [`say`](Self::say).
+    fn call(
+        &self,
+        channel: &str,
+        what: What,
+        value: Option<Vec<u8>>,
+        patience: Duration,
+        goes_on: impl FnMut() -> bool,
+    ) -> Call {
+        let mut state = locked(&self.shared.state);
+        let call = (channel.to_owned(), state.take_number(channel, Kind::Collective));
+        state.answers.insert(call.clone(), None);
+        drop(state);
+        let ((channel, number), values) = (call.clone(), value.into_iter().collect());
+        self.say(&Up::Gather { channel, number, what, values }, patience, goes_on);
+        call
+    }
+
+    /// What comes of a call after that is nobody's.
+    fn close(&self, call: &Call) {
+        locked(&self.shared.state).answers.remove(call);
+    }
+
+    fn ask(&self, (channel, number): &Call) {
+        self.say(&Up::Who { channel: channel.clone(), number: *number }, ANSWER, || false);
+    }
+
+    /// The values of a call; whom it waits for, if that is so still at the deadline; or that the hub does not answer.
+    fn answer(&self, call: &Call, deadline: Instant) -> Result<Option<Met>, Error> {
+        let answered = |state: &mut State| match state.answers.get_mut(call)?.take()? {
+            Answer::Gathered(values) => Some(Ok(values)),
+            Answer::Missing(ranks) => Some(Err(Ranks(ranks))),
+        };
+        if let Some(Ok(values)) = self.wait(deadline, answered)? {
             return Ok(Some(Ok(values)));
         }
-        let (channel, number) = call.clone();
-        let _ = self.say(&Up::Who { channel, number });
-        self.wait(Instant::now() + ANSWER, answered)
+        self.ask(call);
+        self.wait(after(ANSWER), answered)
     }
 
     /// Sends a value to some ranks, and waits for theirs. Both by rank, ascending.
@@ -253,18 +295,22 @@ impl Link {
         value: &[u8],
         within: Duration,
     ) -> Result<Letters, Error> {
-        let number = self.take_number(channel, Kind::Exchange);
+        let mut state = locked(&self.shared.state);
+        let number = state.take_number(channel, Kind::Exchange);
         let call = (channel.to_owned(), number);
+        // Some may have come before.
+        state.letters.entry(call.clone()).or_default();
+        drop(state);
         let letter = Letter { from: self.rank, to: Run::of(peers), value: value.into() };
-        let deadline = Instant::now() + within;
+        let deadline = after(within);
         for post in Post::in_frames(channel.to_owned(), number, letter) {
             let may_give =
                 |state: &mut State| (!std::mem::replace(&mut state.is_given, true)).then_some(());
             if self.wait(deadline, may_give)?.is_none() {
                 break;
             }
-            // Where writing fails, reading tells why.
-            let _ = self.say(&Up::Post(post));
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.say(&Up::Post(post), left, || false);
         }
         let met = self.wait(deadline, |state| {
             let letters = state.letters.entry(call.clone()).or_default();
@@ -276,14 +322,6 @@ impl Link {
             let missing = peers.iter().copied().filter(|peer| !came.contains_key(peer)).collect();
             Error::Late { what: "exchange", number: number + 1, within, missing: Ranks(missing) }
         })
-    }
-
-    fn take_number(&self, channel: &str, kind: Kind) -> u64 {
-        let mut calls = locked(&self.calls);
-        let next = calls.entry((channel.to_owned(), kind)).or_default();
-        let number = *next;
-        *next += 1;
-        number
     }
 
     /// Waits until `look` finds something, or the deadline: `None`.
@@ -314,6 +352,10 @@ impl Link {
             End::Refused(why) => Error::Environment(format!("rank {}: {why}", self.rank)),
             End::Broken(broken) => self.shared.error(broken),
             End::HubGone => self.shared.hub.gone(),
+            End::Silent(within) => {
+                let (hub, within) = (self.shared.hub.name(), *within);
+                Error::Silent { what: "sending", hub, within }
+            }
         }
     }
 
@@ -325,9 +367,9 @@ impl Link {
 
     pub(crate) fn abort(&self, code: u8, why: &str) {
         locked(&self.shared.state).leaving = true;
-        let _ = self.say(&Up::Abort { code, why: why.to_owned() });
+        self.say(&Up::Abort { code, why: why.to_owned() }, ANSWER, || false);
         // The hub tells everybody, this rank too: then it has heard.
-        let _ = self.wait(Instant::now() + ANSWER, |_| None::<()>);
+        let _ = self.wait(after(ANSWER), |_| None::<()>);
     }
 
     /// Says goodbye. Fails if the job is broken already.
@@ -335,19 +377,78 @@ impl Link {
         self.check()?;
         locked(&self.shared.state).leaving = true;
         // A hub that does not hear it has its own reasons.
-        let _ = self.say(&Up::Bye);
+        self.say(&Up::Bye, Duration::MAX, || true);
         Ok(())
     }
 
-    fn say(&self, up: &Up) -> std::io::Result<()> {
-        locked(&self.writer).write_all(&up.encode())
+    /// Sends a frame. Whenever it has not left after `patience`, `goes_on` decides. Where writing fails, reading tells why.
+    fn say(&self, up: &Up, patience: Duration, mut goes_on: impl FnMut() -> bool) {
+        let (frame, mut sent) = (up.encode(), 0);
+        let Some(_turn) = self.turn(patience, &mut goes_on) else {
+            return self.unsaid(up, 0, patience);
+        };
+        loop {
+            let (count, done) = self.stream.write_before(&frame[sent..], after(patience));
+            sent += count;
+            match done {
+                Err(error) if is_timeout(&error) && goes_on() => {}
+                Err(error) if is_timeout(&error) => return self.unsaid(up, sent, patience),
+                Ok(()) | Err(_) => return,
+            }
+        }
+    }
+
+    fn turn(&self, patience: Duration, mut goes_on: impl FnMut() -> bool) -> Option<Turn<'_>> {
+        loop {
+            let is_writing = locked(&self.is_writing);
+            let waited = self.has_written.wait_timeout_while(is_writing, patience, |it| *it);
+            let (mut is_writing, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if !std::mem::replace(&mut *is_writing, true) {
+                return Some(Turn(self));
+            }
+            drop(is_writing);
+            if !goes_on() {
+                return None;
+            }
+        }
+    }
+
+    /// A frame has not left in time. Nobody misses a question; but after part of a frame the hub understands nothing more, and
+    /// without a call the numbers of the next ones are wrong.
+    fn unsaid(&self, up: &Up, sent: usize, within: Duration) {
+        if sent > 0 || !matches!(up, Up::Who { .. }) {
+            locked(&self.shared.state).end.get_or_insert(End::Silent(within));
+            self.shared.changed.notify_all();
+            self.stream.shutdown();
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *locked(&self.0.is_writing) = false;
+        self.0.has_written.notify_one();
+    }
+}
+
+impl State {
+    fn take_number(&mut self, channel: &str, kind: Kind) -> u64 {
+        let next = self.calls.entry((channel.to_owned(), kind)).or_default();
+        *next += 1;
+        *next - 1
+    }
+
+    /// Letters of an exchange that this rank has ended are nobody's.
+    fn wants(&self, call: &Call) -> bool {
+        let begun = self.calls.get(&(call.0.clone(), Kind::Exchange)).copied().unwrap_or_default();
+        call.1 >= begun || self.letters.contains_key(call)
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
         locked(&self.shared.state).leaving = true;
-        locked(&self.writer).shutdown();
+        self.stream.shutdown();
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
@@ -394,14 +495,21 @@ impl Shared {
         match down {
             Down::Welcome { nodes } => state.welcome = Some(nodes),
             Down::Gathered { channel, number, values } => {
-                state.answers.insert((channel, number), Answer::Gathered(values));
+                if let Some(open) = state.answers.get_mut(&(channel, number)) {
+                    *open = Some(Answer::Gathered(values));
+                }
             }
             Down::Missing { channel, number, ranks } => {
-                state.answers.entry((channel, number)).or_insert(Answer::Missing(ranks));
+                if let Some(open) = state.answers.get_mut(&(channel, number)) {
+                    open.get_or_insert(Answer::Missing(ranks));
+                }
             }
             Down::Post(Post { channel, number, letters }) => {
                 let came = letters.into_iter().map(|letter| (letter.from, letter.value));
-                state.letters.entry((channel, number)).or_default().extend(came);
+                let call = (channel, number);
+                if state.wants(&call) {
+                    state.letters.entry(call).or_default().extend(came);
+                }
             }
             Down::Taken => state.is_given = false,
             // A hub is asked that, not a rank.
@@ -417,7 +525,9 @@ impl Shared {
                     // Whatever made that rank give up was told before.
                     let first = match &state.end {
                         Some(End::Broken(first)) => format!("{}; then ", self.error(first)),
-                        Some(End::Refused(_) | End::HubGone) | None => String::new(),
+                        Some(End::Refused(_) | End::HubGone | End::Silent(_)) | None => {
+                            String::new()
+                        }
                     };
                     drop(state);
                     say_last(&format!("{first}rank {by} aborted the job: {why}"));

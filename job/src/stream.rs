@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::libc::MSG_NOSIGNAL;
+use nix::{
+    libc::{MSG_DONTWAIT, MSG_NOSIGNAL},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 use socket2::SockRef;
 
 #[derive(Debug)]
@@ -43,6 +46,29 @@ impl Stream {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
             Self::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
+    }
+
+    /// Writes until the deadline. How many bytes have left, and why not all; [`is_timeout`] knows the deadline.
+    pub(crate) fn write_before(&self, bytes: &[u8], deadline: Instant) -> (usize, io::Result<()>) {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match SockRef::from(self).send_with_flags(&bytes[sent..], MSG_NOSIGNAL | MSG_DONTWAIT) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) && Instant::now() < deadline => {
+                    self.wait_for_room(deadline.saturating_duration_since(Instant::now()));
+                }
+                Err(error) => return (sent, Err(error)),
+            }
+        }
+        (sent, Ok(()))
+    }
+
+    fn wait_for_room(&self, within: Duration) {
+        let mut stream = [PollFd::new(self.as_fd(), PollFlags::POLLOUT)];
+        let within = within.saturating_add(Duration::from_millis(1));
+        // If it fails, the next attempt to write tells.
+        let _ = poll(&mut stream, PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX));
     }
 
     /// Reads and writes fail with `TimedOut` from then on.
