@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Error, Job, NodeMap, Settings, Via,
+    Error, Job, NodeMap, Settings, Via, deadline,
     detect::{self, Place, Plan},
     foreign,
     frame::Hello,
@@ -60,7 +60,7 @@ impl Settings {
 
 fn connect(settings: &Settings) -> Result<Job, Error> {
     let settings = settings.complete(&environment)?;
-    let deadline = Instant::now() + settings.timeout;
+    let deadline = deadline::after(settings.timeout);
     let within = settings.timeout;
     let notice = Notice::new(settings.on_waiting, within);
     let joining = Joining { settings: &settings, deadline, notice };

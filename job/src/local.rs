@@ -13,7 +13,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use hg_na_memory::NotInherited;
@@ -27,7 +27,13 @@ use nix::{
 };
 
 use crate::{
-    Error, NodeMap, error::Ranks, foreign, frame::Broken, host, hub, node_map::RANKS_MAX,
+    Error, NodeMap,
+    deadline::{self, LONGEST},
+    error::Ranks,
+    foreign,
+    frame::Broken,
+    host, hub,
+    node_map::RANKS_MAX,
     notice::Notice,
 };
 
@@ -205,7 +211,7 @@ impl Local {
         let hub = hub::Running::start(hub::Config {
             hub: hub::state::Hub::star(self.size, Vec::new()),
             above: None,
-            deadline: Instant::now() + timeout,
+            deadline: deadline::after(timeout),
             notice: Notice::new(self.on_waiting, timeout),
             door: None,
             seats,
@@ -230,7 +236,7 @@ impl Local {
             command.env("HG_JOB_NODES", nodes.to_string());
         }
         if let Some(timeout) = self.timeout {
-            command.env("HG_JOB_TIMEOUT_S", timeout.as_secs_f64().to_string());
+            command.env("HG_JOB_TIMEOUT_S", timeout.min(LONGEST).as_secs_f64().to_string());
         }
         if rank > 0 {
             command.stdin(Stdio::null());

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use crate::{Error, NodeMap};
+use crate::{Error, NodeMap, deadline::LONGEST};
 
 /// How ranks find one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -182,9 +182,6 @@ pub(crate) struct Complete {
     pub on_waiting: Option<fn(&str)>,
 }
 
-/// Longer than this nobody waits: a number of seconds beyond it is a mistake.
-const LONGEST_S: f64 = 1e9;
-
 fn duration(
     set: Option<Duration>,
     name: &str,
@@ -196,7 +193,7 @@ fn duration(
     }
     let Some(text) = variables(name) else { return Ok(default) };
     match text.parse::<f64>() {
-        Ok(seconds) if seconds > 0.0 && seconds <= LONGEST_S => {
+        Ok(seconds) if seconds > 0.0 && seconds <= LONGEST.as_secs_f64() => {
             Ok(Duration::from_secs_f64(seconds))
         }
         _ => Err(Error::Environment(format!("{name}: `{text}` is no number of seconds above 0"))),

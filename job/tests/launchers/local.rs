@@ -51,6 +51,14 @@ fn ends_are_known_where_sigchld_is_ignored() {
 }
 
 #[test]
+fn no_bound_is_too_long() {
+    for how in [&[][..], &["--exchange"]] {
+        let bounds = ["--timeout", "1e19", "--wait", "1e19", "--grace", "1e19"];
+        assert_one_node(&local("2", &[&bounds, how].concat()).ranks(), 2, "local");
+    }
+}
+
+#[test]
 fn a_thousand_ranks_meet() {
     let outcome = local("1000", &["--nodes", "100x10"]);
     let ranks = outcome.ranks();
