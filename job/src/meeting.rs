@@ -190,14 +190,13 @@ impl Rendezvous {
     pub(crate) fn publish(&self, rank: u32, address: &Address) -> Result<Option<Published>, Error> {
         let Self::Folder(folder) = self else { return Ok(None) };
         let name = file_of(rank);
-        // Hosts may have the same process numbers.
-        let draft = folder.join(format!(".{name}.{}", std::process::id()));
+        // Others may write to the folder: nobody knows the name before, and what is there is not written to.
+        let draft = folder.join(format!(".{name}.{}", hex(&random::<8>()?)));
         let target = folder.join(name);
         let write = || -> std::io::Result<()> {
             let mut options = fs::OpenOptions::new();
             // It holds the token: nobody else's to read.
-            let mut file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+            let mut file = options.write(true).create_new(true).mode(0o600).open(&draft)?;
             file.write_all(address.to_text().as_bytes())?;
             file.sync_all()?;
             // Whole or not at all, and never over the address of another job.
@@ -325,6 +324,22 @@ mod tests {
         assert!(is_own_end(&socket.into()));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(!is_own_end(&TcpStream::connect(listener.local_addr().unwrap()).unwrap()));
+    }
+
+    #[test]
+    fn a_link_that_somebody_put_into_the_folder_is_not_written_through() {
+        let folder = std::env::temp_dir().join(format!("hg-job-planted-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let victim = folder.join("victim");
+        fs::write(&victim, "whole").unwrap();
+        let planted = folder.join(format!(".{FILE}.{}", std::process::id()));
+        std::os::unix::fs::symlink(&victim, planted).unwrap();
+        let address = Address::here(&TcpListener::bind("127.0.0.1:0").unwrap()).unwrap();
+        let published = Rendezvous::Folder(folder.clone()).publish(0, &address).unwrap();
+        let texts = [&victim, &folder.join(FILE)].map(|path| fs::read_to_string(path).unwrap());
+        drop(published);
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(texts, ["whole".to_owned(), address.to_text()]);
     }
 
     #[test]
