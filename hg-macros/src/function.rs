@@ -201,9 +201,10 @@ impl Function {
     }
 
     /// The name of the function that holds the body. Not the RPC's own: in the body that name is
-    /// the RPC, so that a handler can call its own RPC elsewhere.
+    /// the RPC, so that a handler can call its own RPC elsewhere. Nor one that a helper beside it may
+    /// have.
     pub(crate) fn body_name(&self) -> Ident {
-        Ident::new(&format!("__{}", self.bare_name()), self.signature.ident.span())
+        Ident::new(&format!("__hg_rpc_body_of_{}", self.bare_name()), self.signature.ident.span())
     }
 
     /// The function that holds the body: the attributes about code, the signature, the body.

@@ -157,6 +157,15 @@ macro_rules! first {
 }
 first!(first_of_bytes, Vec<u8>, &str);
 
+fn __twice(a: u8) -> u8 {
+    2 * a
+}
+
+#[hg::rpc]
+fn twice(a: u8) -> u8 {
+    __twice(a)
+}
+
 mod interface {
     #[hg::rpc]
     pub(super) fn scale(values: Vec<f64>, by: f64) -> Result<Vec<f64>, String>;
@@ -190,6 +199,11 @@ fn functions_from_other_macros_have_the_same_shapes() {
     let packed: (serde_bytes::ByteBuf, &str) = first_of_bytes::pack((vec![1], "x"));
     assert_eq!(packed.0.as_slice(), [1]);
     assert_eq!(call(first_of_bytes, (vec![1], "x")).unwrap(), [1]);
+}
+
+#[test]
+fn a_helper_may_have_the_name_with_two_underscores() {
+    assert_eq!(call(twice, (2,)), Ok(4));
 }
 
 #[test]
