@@ -190,18 +190,18 @@ pub(crate) fn result_arguments(ty: &Type) -> Option<Vec<&Type>> {
     arguments_of(ty, "Result")
 }
 
-/// The type arguments of a path that ends in `name`.
+/// The arguments of a path that ends in `name`, if all of them are types.
 fn arguments_of<'t>(ty: &'t Type, name: &str) -> Option<Vec<&'t Type>> {
     let last = last_segment(ty).filter(|last| last.ident == name)?;
     Some(match &last.arguments {
         PathArguments::AngleBracketed(list) => list
             .args
             .iter()
-            .filter_map(|argument| match argument {
+            .map(|argument| match argument {
                 GenericArgument::Type(ty) => Some(ty),
                 _ => None,
             })
-            .collect(),
+            .collect::<Option<_>>()?,
         PathArguments::None | PathArguments::Parenthesized(_) => Vec::new(),
     })
 }

@@ -166,6 +166,17 @@ fn twice(a: u8) -> u8 {
     __twice(a)
 }
 
+/// Of a user's own, with room for so many.
+mod fixed {
+    #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    pub(super) struct Vec<T, const N: usize>(pub(super) T);
+}
+
+#[hg::rpc]
+fn same(value: fixed::Vec<u8, 8>) -> fixed::Vec<u8, 8> {
+    value
+}
+
 mod interface {
     #[hg::rpc]
     pub(super) fn scale(values: Vec<f64>, by: f64) -> Result<Vec<f64>, String>;
@@ -204,6 +215,11 @@ fn functions_from_other_macros_have_the_same_shapes() {
 #[test]
 fn a_helper_may_have_the_name_with_two_underscores() {
     assert_eq!(call(twice, (2,)), Ok(4));
+}
+
+#[test]
+fn a_type_called_vec_with_another_argument_is_no_list_of_bytes() {
+    assert_eq!(call(same, (fixed::Vec(7),)), Ok(fixed::Vec(7)));
 }
 
 #[test]
