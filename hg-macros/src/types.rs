@@ -171,6 +171,7 @@ pub(crate) fn is_request(ty: &Type) -> bool {
                 && reference.lifetime.is_none()
                 && is_named(&reference.elem, "Request")
         }
+        Type::Group(group) => is_request(&group.elem),
         _ => false,
     }
 }

@@ -157,6 +157,16 @@ macro_rules! first {
 }
 first!(first_of_bytes, Vec<u8>, &str);
 
+macro_rules! asks {
+    ($name:ident, $request:ty) => {
+        #[hg::rpc]
+        fn $name(request: $request) -> u64 {
+            request.0
+        }
+    };
+}
+asks!(ask, &Request);
+
 fn __twice(a: u8) -> u8 {
     2 * a
 }
@@ -210,6 +220,11 @@ fn functions_from_other_macros_have_the_same_shapes() {
     let packed: (serde_bytes::ByteBuf, &str) = first_of_bytes::pack((vec![1], "x"));
     assert_eq!(packed.0.as_slice(), [1]);
     assert_eq!(call(first_of_bytes, (vec![1], "x")).unwrap(), [1]);
+}
+
+#[test]
+fn a_request_is_known_through_another_macro_too() {
+    assert_eq!(call(ask, ()), Ok(40));
 }
 
 #[test]
