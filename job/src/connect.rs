@@ -19,7 +19,7 @@ use crate::{
     meeting::{Address, Rendezvous},
     notice::Notice,
     pmi, pmix,
-    settings::{Complete, environment},
+    settings::{Complete, check_environment, environment},
     stream::Stream,
     tree::Branch,
 };
@@ -59,6 +59,7 @@ impl Settings {
 }
 
 fn connect(settings: &Settings) -> Result<Job, Error> {
+    check_environment()?;
     let settings = settings.complete(&environment)?;
     let deadline = deadline::after(settings.timeout);
     let within = settings.timeout;

@@ -10,7 +10,7 @@ pub(crate) mod wire;
 
 use std::{
     io::{self, Read as _, Write as _},
-    net::TcpStream,
+    net::{TcpStream, ToSocketAddrs as _},
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
@@ -63,8 +63,8 @@ impl Client {
                 (Stream::Unix(UnixStream::from(fd)), Some(*place))
             }
             Server::Port { address, .. } => {
-                let stream = TcpStream::connect(address)
-                    .map_err(Error::os(format!("PMI_PORT {address}")))?;
+                let stream =
+                    connect(address, deadline).map_err(Error::os(format!("PMI_PORT {address}")))?;
                 (Stream::Tcp(stream), None)
             }
         };
@@ -393,6 +393,20 @@ impl Client {
         let launcher = if self.dialect == Via::Pmi2 { "PMI-2" } else { "PMI-1" };
         Error::Launcher { launcher, why: why.to_owned() }
     }
+}
+
+/// The first of a name's addresses that takes a connection before the deadline.
+fn connect(address: &str, deadline: Instant) -> io::Result<TcpStream> {
+    let mut last = io::ErrorKind::AddrNotAvailable.into();
+    for target in address.to_socket_addrs()? {
+        // Zero is no timeout.
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(&target, left) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// Why there is no message.

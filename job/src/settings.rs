@@ -1,6 +1,6 @@
 //! What a program, or its user through the environment, decides about joining a job.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{ffi::OsString, fmt, os::unix::ffi::OsStrExt as _, str::FromStr, time::Duration};
 
 use crate::{Error, NodeMap, deadline::LONGEST};
 
@@ -85,6 +85,19 @@ pub(crate) type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// One variable of this process's own environment.
 pub(crate) fn environment(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+/// Other text than UTF-8 cannot be shown, and two of it might look alike: a token, or the name of a folder.
+pub(crate) fn check_environment() -> Result<(), Error> {
+    let is_odd = |(name, value): &(OsString, OsString)| {
+        name.as_bytes().starts_with(b"HG_JOB_") && value.to_str().is_none()
+    };
+    match std::env::vars_os().find(is_odd) {
+        Some((name, _)) => {
+            Err(Error::Environment(format!("{}: the value is no UTF-8", name.to_string_lossy())))
+        }
+        None => Ok(()),
+    }
 }
 
 impl Settings {

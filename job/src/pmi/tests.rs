@@ -328,3 +328,22 @@ fn over_a_port_the_server_tells_rank_and_size() {
     assert_eq!(client.place(), Place { rank: 5, size: 7 });
     assert_eq!(serving.join().unwrap(), "cmd=get_my_kvsname\n");
 }
+
+#[test]
+fn a_server_that_takes_no_connection_is_given_up_at_the_deadline() {
+    let _watchdog = watchdog::Watchdog::start();
+    let listener =
+        socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    listener.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    listener.listen(0).unwrap();
+    let at = listener.local_addr().unwrap().as_socket().unwrap();
+    let short = Duration::from_millis(100);
+    // Until its queue is full.
+    let mut queue = Vec::new();
+    while let Ok(stream) = std::net::TcpStream::connect_timeout(&at, short) {
+        queue.push(stream);
+    }
+    let server = Server::Port { address: at.to_string(), id: 0 };
+    let said = Client::connect(&server, Via::Pmi1, Instant::now() + short, short).unwrap_err();
+    assert_eq!(said.to_string(), format!("PMI_PORT {at}: connection timed out"));
+}

@@ -59,6 +59,13 @@ fn no_bound_is_too_long() {
 }
 
 #[test]
+fn a_variable_that_is_no_text_is_refused_by_its_name() {
+    let script = "HG_JOB_TOKEN=$(printf '\\377') exec \"$0\"";
+    let outcome = run("sh", &["-c", script, PROBE], &[]);
+    assert_eq!(outcome.err, "job-probe: HG_JOB_TOKEN: the value is no UTF-8\n");
+}
+
+#[test]
 fn a_thousand_ranks_meet() {
     let outcome = local("1000", &["--nodes", "100x10"]);
     let ranks = outcome.ranks();
