@@ -104,13 +104,16 @@ pub(crate) fn mapping(text: &str, size: u32) -> Option<Vec<u32>> {
         let numbers: Vec<u32> =
             block.split(',').map(|word| word.trim().parse()).collect::<Result<_, _>>().ok()?;
         let &[first, nodes, each] = &numbers[..] else { return None };
-        blocks.push((first, nodes, each));
+        // Blocks of no ranks would be run through for nothing.
+        if nodes > 0 && each > 0 {
+            blocks.push((first, nodes, each));
+        }
     }
     let ranks = |&(first, nodes, each): &(u32, u32, u32)| {
         let nodes = first..first.saturating_add(nodes);
         nodes.flat_map(move |node| (0..each).map(move |_| node))
     };
-    if !blocks.iter().any(|(_, nodes, each)| *nodes > 0 && *each > 0) {
+    if blocks.is_empty() {
         return None;
     }
     Some(blocks.iter().cycle().flat_map(ranks).take(size as usize).collect())
@@ -148,6 +151,7 @@ mod tests {
         assert_eq!(mapping("(vector,(0,2,2))", 4), Some(vec![0, 0, 1, 1]));
         assert_eq!(mapping("(vector,(0,2,1))", 4), Some(vec![0, 1, 0, 1]));
         assert_eq!(mapping("(vector,(0,1,3),(1,1,1))", 4), Some(vec![0, 0, 0, 1]));
+        assert_eq!(mapping("(vector,(0,4294967295,0),(2,1,1))", 3), Some(vec![2, 2, 2]));
         for wrong in
             ["", "(vector)", "(vector,)", "(vector,(0,1))", "(vector,(0,0,1))", "(vector,(a,b,c))"]
         {
