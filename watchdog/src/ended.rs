@@ -5,7 +5,13 @@ use std::{
     process::{Child, Output},
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    sys::wait::{Id, WaitPidFlag, waitid},
+    unistd::Pid,
 };
 
 /// What came of a process whose output and errors are piped. Fires when it does not end: what it has said is shown.
@@ -14,11 +20,22 @@ use std::{
 /// A stream is not piped, or somebody else has waited for the process.
 #[must_use]
 pub fn ended(process: &mut Child) -> Output {
+    ended_within(process, crate::LIMIT)
+}
+
+fn ended_within(process: &mut Child, limit: Duration) -> Output {
     let (sender, pieces) = channel();
     read(process.stdout.take().expect("piped"), |said| &mut said.stdout, sender.clone());
-    read(process.stderr.take().expect("piped"), |said| &mut said.stderr, sender);
+    read(process.stderr.take().expect("piped"), |said| &mut said.stderr, sender.clone());
+    // It may close both and live on.
+    let pid = Pid::from_raw(process.id().try_into().expect("a process number"));
+    thread::spawn(move || {
+        let _ended = sender;
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        while waitid(Id::Pid(pid), flags) == Err(Errno::EINTR) {}
+    });
     let mut said = Said::default();
-    hear(&pieces, &mut said, process.id());
+    hear(&pieces, &mut said, (process.id(), limit));
     let status = process.wait().expect("nobody else waits for it");
     Output { status, stdout: said.stdout, stderr: said.stderr }
 }
@@ -46,10 +63,10 @@ fn read(
     });
 }
 
-fn hear(pieces: &Receiver<Piece>, said: &mut Said, process: u32) {
+fn hear(pieces: &Receiver<Piece>, said: &mut Said, (process, limit): (u32, Duration)) {
     let begin = Instant::now();
     loop {
-        match pieces.recv_timeout(crate::LIMIT.saturating_sub(begin.elapsed())) {
+        match pieces.recv_timeout(limit.saturating_sub(begin.elapsed())) {
             Ok((stream, bytes)) => stream(said).extend(bytes),
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
@@ -62,5 +79,38 @@ fn hear(pieces: &Receiver<Piece>, said: &mut Said, process: u32) {
                 crate::end();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        env,
+        os::unix::process::ExitStatusExt as _,
+        process::{Command, Stdio},
+    };
+
+    use super::*;
+
+    const NAME: &str = "ended::tests::a_process_that_closes_its_output_and_lives_on_is_not_waited_for_without_a_bound";
+    const INSIDE: &str = "WATCHDOG_TEST_INSIDE";
+
+    #[test]
+    fn a_process_that_closes_its_output_and_lives_on_is_not_waited_for_without_a_bound() {
+        let piped = |command: &mut Command| {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+        };
+        if env::var_os(INSIDE).is_some() {
+            let script = "exec sleep 1000 >&- 2>&-";
+            let mut silent = piped(Command::new("sh").args(["-c", script]));
+            let _ = ended_within(&mut silent, Duration::from_millis(50));
+            return;
+        }
+        let mut inside = Command::new(env::current_exe().expect("this program"));
+        let mut inside = piped(inside.args(["--exact", NAME, "--nocapture"]).env(INSIDE, ""));
+        let output = ended(&mut inside);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("does not end: aborting"), "{said}");
+        assert_eq!(output.status.signal(), Some(6), "{said}");
     }
 }
