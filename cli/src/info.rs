@@ -39,7 +39,8 @@ Keys of --json, one object for each offer, in a stable order:
   state     `available` or `missing`
   missing   what is missing and what to install or do, or null
   caps      null if missing; else max_message and max_segments (numbers),
-            one_sided and views (true, false), sleep (descriptor, private, poll)
+            one_sided and views (true, false), sleep (descriptor, private,
+            steps, poll)
   facts     whatever else is known: names and texts, as in the table
 
 Exit status: 0 if something of what was asked for is available, 1 if nothing is,
