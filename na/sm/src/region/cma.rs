@@ -14,7 +14,7 @@ use hg_na::{Error, GoneReason};
 use nix::{errno::Errno, libc};
 
 use super::{
-    plan::{RUNS_MAX, Run, next_call, total},
+    plan::{Run, behind, of_a_call, total},
     state::SmRegion,
 };
 use hg_na_parts::limits::os_error;
@@ -97,7 +97,7 @@ impl<'near> Call<'near> {
     ///
     /// # Errors
     /// [`DENIED`], from then on ([`ProcessWatch::is_reachable`]); `PeerGone(Exited)`; [`Error::Os`].
-    pub(crate) fn transfer(&self, peer: &ProcessWatch) -> Result<(), Error> {
+    pub(crate) fn transfer(&mut self, peer: &ProcessWatch) -> Result<(), Error> {
         let gone = || Err(Error::PeerGone(GoneReason::Exited));
         let Some(pid) = peer.pid() else { return Err(Error::Unsupported(DENIED)) };
         if let Some(moved) = self.move_short(peer) {
@@ -160,25 +160,15 @@ impl<'near> Call<'near> {
         }
     }
 
-    fn move_all(&self, pid: i32) -> Result<(), Errno> {
+    fn move_all(&mut self, pid: i32) -> Result<(), Errno> {
         let Self { direction, local, remote, .. } = self;
-        let all = total(local);
-        assert_eq!(all, total(remote), "both sides of a transfer are of equal length");
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        let mut moved = 0_usize;
-        while moved < all {
-            // Most transfers are one call: the lists as they are.
-            let fits = local.len().max(remote.len()) <= RUNS_MAX;
-            let call = if moved == 0 && fits {
-                one_call(*direction, pid, local, remote)
-            } else {
-                next_call((local, remote), moved, (&mut ours, &mut theirs));
-                one_call(*direction, pid, &ours, &theirs)
-            };
-            match call {
+        assert_eq!(total(local), total(remote), "both sides of a transfer are of equal length");
+        let (mut ours, mut theirs) = (behind(local, 0), behind(remote, 0));
+        while !ours.is_empty() {
+            match one_call(*direction, pid, ours, theirs) {
                 // No error and no progress: the kernel found nothing to copy where there must be.
                 Ok(0) => return Err(Errno::EFAULT),
-                Ok(bytes) => moved += bytes,
+                Ok(moved) => (ours, theirs) = (behind(ours, moved), behind(theirs, moved)),
                 Err(Errno::EINTR) => {}
                 Err(error) => return Err(error),
             }
@@ -192,9 +182,10 @@ impl<'near> Call<'near> {
 /// 3.7 against 3.4.
 const SHORT_MAX: usize = 8192;
 
+/// Both lists are read from their beginnings, up to the end of the shorter one.
 fn one_call(direction: Direction, pid: i32, ours: &[Run], theirs: &[Run]) -> Result<usize, Errno> {
     let [our_count, their_count] =
-        [ours, theirs].map(|runs| libc::c_ulong::try_from(runs.len()).unwrap_or(0));
+        [ours, theirs].map(|runs| libc::c_ulong::try_from(of_a_call(runs)).unwrap_or(0));
     // A run is laid out as the kernel's vector.
     let (ours, theirs): (*const libc::iovec, *const libc::iovec) =
         (ours.as_ptr().cast(), theirs.as_ptr().cast());

@@ -1,39 +1,31 @@
-//! Cuts a transfer between two lists of runs into system calls. Both may be cut differently, and a call may move less than
-//! it was asked for, at any byte.
+//! A transfer between two lists of runs, in system calls. Both may be cut differently, and a call may move less than it was
+//! asked for, at any byte: as much as the shorter list has, 2^31 - 4096 bytes, or whatever the kernel likes.
 
 /// Bytes in one piece, in the address space of one process; `address + len` does not wrap.
 pub(crate) use hg_na::Segment as Run;
 pub(crate) use hg_na_memory::cut;
 
 /// Runs that one call takes on each side (`IOV_MAX`).
-pub(crate) const RUNS_MAX: usize = 1024;
+const RUNS_MAX: usize = 1024;
 
-/// Fills in the runs of the call that follows `moved` bytes of two lists which have equally many: of `ours` and `theirs` as
-/// many bytes; false when all is done. The kernel moves at most 2^31 - 4096 of them, and the next call what is left.
-pub(crate) fn next_call(
-    (local, remote): (&[Run], &[Run]),
-    moved: usize,
-    (ours, theirs): (&mut Vec<Run>, &mut Vec<Run>),
-) -> bool {
-    let limit = total(local) - moved;
-    for (runs, into) in [(local, &mut *ours), (remote, &mut *theirs)] {
-        into.clear();
-        into.extend(cut(runs.iter().copied(), moved, limit).take(RUNS_MAX));
-    }
-    // The side whose RUNS_MAX runs hold less decides.
-    let bytes = total(ours).min(total(theirs));
-    shorten(ours, bytes);
-    shorten(theirs, bytes);
-    bytes > 0
+/// How many runs of a list one call is given.
+pub(crate) fn of_a_call(runs: &[Run]) -> usize {
+    runs.len().min(RUNS_MAX)
 }
 
-/// Keeps the first `bytes` bytes.
-fn shorten(runs: &mut Vec<Run>, mut bytes: usize) {
-    runs.retain_mut(|run| {
-        run.len = run.len.min(bytes);
-        bytes -= run.len;
-        run.len > 0
-    });
+/// What is left of a list once its first bytes were moved; no empty run is in front.
+pub(crate) fn behind(runs: &mut [Run], mut moved: usize) -> &mut [Run] {
+    let is_over = |run: &&Run| {
+        let is_over = run.len <= moved;
+        moved -= if is_over { run.len } else { 0 };
+        is_over
+    };
+    let over = runs.iter().take_while(is_over).count();
+    let left = &mut runs[over..];
+    if let Some(first) = left.first_mut() {
+        (first.address, first.len) = (first.address + moved, first.len - moved);
+    }
+    left
 }
 
 /// Bytes of a list; a list of this process's or of a checked peer's memory does not wrap.
@@ -43,7 +35,7 @@ pub(crate) fn total(runs: &[Run]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::{ProptestConfig, Strategy, prop_assert_eq, proptest};
+    use proptest::prelude::{ProptestConfig, Strategy, prop_assert, prop_assert_eq, proptest};
 
     use super::*;
 
@@ -61,17 +53,29 @@ mod tests {
         proptest::collection::vec(0_usize..40, 0..40)
     }
 
-    #[test]
-    fn more_runs_than_a_call_takes_are_spread_over_calls() {
-        let local = runs(&vec![1; 3000]);
-        let remote = runs(&[1500, 1500]);
-        let (mut ours, mut theirs, mut moved, mut calls) = (Vec::new(), Vec::new(), 0, 0);
-        while next_call((&local, &remote), moved, (&mut ours, &mut theirs)) {
-            assert!(ours.len() <= RUNS_MAX);
-            moved += total(&ours);
+    /// Moves bytes as the kernel does, which stops where it likes; gives the pairs of addresses, and how many calls it took.
+    fn moved(
+        local: &mut [Run],
+        remote: &mut [Run],
+        mut stop: impl FnMut() -> usize,
+    ) -> (Vec<(usize, usize)>, usize) {
+        let (mut ours, mut theirs) = (behind(local, 0), behind(remote, 0));
+        let (mut pairs, mut calls) = (Vec::new(), 0);
+        while !ours.is_empty() {
+            let [near, far] = [&*ours, &*theirs].map(|runs| bytes_of(&runs[..of_a_call(runs)]));
+            let bytes = near.len().min(far.len()).min(stop());
+            pairs.extend(near.into_iter().zip(far).take(bytes));
+            (ours, theirs) = (behind(ours, bytes), behind(theirs, bytes));
             calls += 1;
         }
-        assert_eq!((calls, moved), (3, 3000));
+        assert!(theirs.is_empty());
+        (pairs, calls)
+    }
+
+    #[test]
+    fn more_runs_than_a_call_takes_are_spread_over_calls() {
+        let (pairs, calls) = moved(&mut runs(&[1; 3000]), &mut runs(&[1500, 1500]), || usize::MAX);
+        assert_eq!((calls, pairs.len()), (3, 3000));
     }
 
     proptest! {
@@ -82,22 +86,23 @@ mod tests {
             local in lens(), remote in lens(),
             stops in proptest::collection::vec(1_usize..100, 1..30),
         ) {
-            let (mut local, mut remote) = (runs(&local), runs(&remote));
-            let len = total(&local).min(total(&remote));
-            shorten(&mut local, len);
-            shorten(&mut remote, len);
+            let len = total(&runs(&local)).min(total(&runs(&remote)));
+            let [mut local, mut remote] =
+                [local, remote].map(|lens| cut(runs(&lens), 0, len).collect::<Vec<_>>());
             let naive: Vec<_> = bytes_of(&local).into_iter().zip(bytes_of(&remote)).collect();
+            let mut stops = stops.iter().cycle();
+            let (pairs, _) = moved(&mut local, &mut remote, || *stops.next().unwrap());
+            prop_assert_eq!(pairs, naive);
+        }
 
-            let (mut ours, mut theirs, mut moved) = (Vec::new(), Vec::new(), Vec::new());
-            let (mut stops, mut done) = (stops.iter().cycle(), 0);
-            while next_call((&local, &remote), done, (&mut ours, &mut theirs)) {
-                prop_assert_eq!(total(&ours), total(&theirs));
-                let stop = total(&ours).min(*stops.next().unwrap());
-                let pairs = bytes_of(&ours).into_iter().zip(bytes_of(&theirs));
-                moved.extend(pairs.take(stop));
-                done += stop;
-            }
-            prop_assert_eq!(moved, naive);
+        #[test]
+        fn an_empty_run_is_nowhere_in_front(lens in lens(), moved in 0_usize..600) {
+            let mut all = runs(&lens);
+            let bytes = bytes_of(&all);
+            let moved = moved.min(bytes.len());
+            let left = behind(&mut all, moved);
+            prop_assert!(left.first().is_none_or(|run| run.len > 0));
+            prop_assert_eq!(bytes_of(left), &bytes[moved..]);
         }
 
         #[test]

@@ -39,7 +39,7 @@ fn transfer(
         Direction::Get => Near::Into(local, offset),
         Direction::Put => Near::From(local, offset),
     };
-    let call = Call::new(near, len as u64, |far| {
+    let mut call = Call::new(near, len as u64, |far| {
         far.extend(remote);
         Ok(())
     })?;
