@@ -1,7 +1,5 @@
 //! What the plugin asks of the operating system, each part behind a safe type of its own.
 
-#[expect(unsafe_code, reason = "system calls with raw pointers that `nix` does not offer safely")]
-pub(crate) mod calls;
 pub(crate) mod event;
 #[expect(unsafe_code, reason = "maps memfds and turns mappings into references")]
 pub(crate) mod mapping;

@@ -22,15 +22,19 @@ use hg_na::{Error, Guest, Harvest, Told, Waiter};
 use hg_na_memory::ForkGuard;
 use nix::{
     errno::Errno,
-    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+    poll::{PollFd, PollFlags, ppoll},
+    sys::{
+        epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+        time::TimeSpec,
+    },
 };
 
 use hg_na_parts::limits::os_error;
 
-use super::{
-    calls::{EVENTS_MAX, EventBuffer, epoll_wait_precise},
-    event::Doorbell,
-};
+use super::event::Doorbell;
+
+/// Events taken out of the kernel at a time.
+const EVENTS_MAX: usize = 64;
 
 /// The token of the waiter's own eventfd; no other descriptor may have it.
 const WAKE_TOKEN: u64 = Harvest::WAKE;
@@ -54,8 +58,6 @@ pub(crate) struct SmWaiter {
     harvest: Harvest,
     /// What to set when the joined descriptor is readable.
     joined: OnceLock<Arc<AtomicBool>>,
-    /// The kernel has `epoll_pwait2`, as far as is known.
-    precise: AtomicBool,
 }
 
 impl SmWaiter {
@@ -68,14 +70,8 @@ impl SmWaiter {
                 (made.map_err(|e| os_error("epoll_create1", e))?, Harvest::new())
             }
         };
-        let waiter = Self {
-            epoll,
-            wake: Doorbell::new()?,
-            guard,
-            harvest,
-            joined: OnceLock::new(),
-            precise: AtomicBool::new(true),
-        };
+        let waiter =
+            Self { epoll, wake: Doorbell::new()?, guard, harvest, joined: OnceLock::new() };
         waiter.add(waiter.wake.fd(), WAKE_TOKEN, EDGE_IN)?;
         Ok(waiter)
     }
@@ -111,7 +107,7 @@ impl SmWaiter {
         match self.wait_in_kernel(&mut events, timeout) {
             Ok(count) => Ok(self.harvest(&events[..count])),
             Err(Errno::EINTR) => Ok(false),
-            Err(error) => Err(os_error("epoll_pwait2", error)),
+            Err(error) => Err(os_error("epoll_wait", error)),
         }
     }
 
@@ -140,20 +136,24 @@ impl SmWaiter {
         }))
     }
 
+    /// `epoll_wait` counts in milliseconds: what a wait has beyond whole ones is waited for on the set's own descriptor, to
+    /// nanoseconds, and only if nothing has come until then.
     fn wait_in_kernel(
         &self,
-        events: &mut EventBuffer,
+        events: &mut [EpollEvent],
         timeout: Option<Duration>,
     ) -> Result<usize, Errno> {
-        // Relaxed: a hint; whoever reads it too early tries the call once more.
-        if self.precise.load(Ordering::Relaxed) {
-            match epoll_wait_precise(self.epoll.0.as_fd(), events, timeout) {
-                // EPERM: a container's filter that does not know the call.
-                Err(Errno::ENOSYS | Errno::EPERM) => self.precise.store(false, Ordering::Relaxed),
-                other => return other,
-            }
+        let whole = timeout.map_or(EpollTimeout::NONE, whole_milliseconds);
+        let count = self.epoll.wait(events, whole)?;
+        let rest = timeout.map_or(0, |timeout| timeout.subsec_nanos() % 1_000_000);
+        if count > 0 || rest == 0 {
+            return Ok(count);
         }
-        self.epoll.wait(events, timeout.map_or(EpollTimeout::NONE, whole_milliseconds))
+        let mut set = [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)];
+        let rest = TimeSpec::from_duration(Duration::from_nanos(rest.into()));
+        // It fails when it is interrupted, and where this process may have no descriptor at all (RLIMIT_NOFILE).
+        let has_waited = ppoll(&mut set, Some(rest), None).is_ok();
+        self.epoll.wait(events, if has_waited { EpollTimeout::ZERO } else { 1_u8.into() })
     }
 }
 
@@ -204,9 +204,9 @@ fn told(event: &EpollEvent) -> Told {
     }
 }
 
-/// Rounds up, so that a wait never ends before its time and then spins.
+/// Those that a wait certainly has.
 fn whole_milliseconds(timeout: Duration) -> EpollTimeout {
-    EpollTimeout::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(EpollTimeout::MAX)
+    EpollTimeout::try_from(timeout.as_millis()).unwrap_or(EpollTimeout::MAX)
 }
 
 #[cfg(test)]
@@ -419,13 +419,11 @@ mod tests {
     #[test]
     fn short_timeouts_end_and_never_early() {
         let waiter = waiter();
-        for precise in [true, false] {
-            waiter.precise.store(precise, Ordering::Relaxed);
-            let (start, timeout) = (Instant::now(), Duration::from_micros(300));
+        for timeout in [1, 300, 1000, 1300].map(Duration::from_micros) {
+            let start = Instant::now();
             waiter.wait(Some(timeout)).unwrap();
             assert!(start.elapsed() >= timeout);
         }
-        assert_eq!(whole_milliseconds(Duration::from_nanos(1)), EpollTimeout::from(1_u8));
         assert_eq!(whole_milliseconds(Duration::MAX), EpollTimeout::MAX);
     }
 }
