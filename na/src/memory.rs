@@ -261,6 +261,16 @@ impl Memory {
         }
     }
 
+    /// Whether it was made of a list of vectors, be it of one; also through aliases.
+    #[must_use]
+    pub fn is_list(&self) -> bool {
+        match &self.owner {
+            Owner::Many(_) => true,
+            Owner::Alias(original) => original.is_list(),
+            Owner::One(_) | Owner::Shared(_) | Owner::Frozen(_) | Owner::Kept(_) => false,
+        }
+    }
+
     /// Whether something of another kind than vectors and a shared slice keeps it alive: whose `Drop` may be anybody's, and
     /// which a forked child may lack.
     #[must_use]

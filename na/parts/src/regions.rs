@@ -41,9 +41,12 @@ const _: () = assert!(CLAIM_LEN <= DESCRIPTOR_MAX);
 /// What names a region. From a peer it is a claim, until the table confirms it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claim {
-    domain: [u8; 16],
-    key: u64,
-    token: [u8; 16],
+    /// Id of the owner's domain.
+    pub domain: [u8; 16],
+    /// Names the region there.
+    pub key: u64,
+    /// What the region must hold, too.
+    pub token: [u8; 16],
 }
 
 /// In the key of memory of a device.
@@ -70,6 +73,7 @@ impl Claim {
     ///
     /// # Errors
     /// [`Error::BadDescriptor`].
+    #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let wrong = Error::BadDescriptor("it is not one of memory that its owner serves");
         let Ok(bytes) = <&[u8; CLAIM_LEN]>::try_from(bytes) else { return Err(wrong) };
@@ -320,8 +324,9 @@ fn is_inherited(memory: &Memory) -> bool {
     !memory.is_kept_by_others()
 }
 
-/// The same bytes in fresh memory, in segments of the same lengths.
-fn copy_of(memory: &Memory) -> Option<Memory> {
+/// The same bytes in fresh memory, in a vector or a list of vectors of the same lengths; `None` for memory of a device.
+#[must_use]
+pub fn copy_of(memory: &Memory) -> Option<Memory> {
     let mut offset = 0;
     let mut segments = Vec::with_capacity(memory.segments().len());
     for segment in memory.segments() {
@@ -330,10 +335,11 @@ fn copy_of(memory: &Memory) -> Option<Memory> {
         offset += segment.len as u64;
         segments.push(bytes);
     }
-    match <[Vec<u8>; 1]>::try_from(segments) {
-        Ok([one]) => Some(Memory::from(one)),
-        Err(many) => Some(Memory::from(many)),
-    }
+    Some(match <[Vec<u8>; 1]>::try_from(segments) {
+        Ok([one]) if !memory.is_list() => Memory::from(one),
+        Ok(list) => Memory::from(Vec::from(list)),
+        Err(list) => Memory::from(list),
+    })
 }
 
 impl RegionState for ServedRegion {

@@ -3,7 +3,6 @@
 use std::{fmt, sync::Arc};
 
 use hg_na::{Message, MessageBody};
-use hg_na_memory::ForkGuard;
 
 use crate::{
     arena::{Reservation, States},
@@ -15,7 +14,6 @@ use crate::{
 pub(crate) struct OwnArena {
     pub(crate) bytes: ArenaBytes,
     pub(crate) states: [Arc<States>; crate::arena::LANES],
-    pub(crate) guard: Arc<ForkGuard>,
 }
 
 /// An outgoing message in the arena of the connection that it will leave by.
@@ -53,7 +51,7 @@ impl OutBody {
     /// Whether it has no bytes.
     pub(crate) fn is_spent(&self) -> bool {
         // The mapping is not in a forked child.
-        self.posted || self.arena.guard.is_child()
+        self.posted || self.arena.bytes.is_elsewhere()
     }
 }
 

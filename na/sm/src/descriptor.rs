@@ -1,6 +1,6 @@
 //! The plugin's part of a descriptor: where a region stands in its owner's table.
 //!
-//! # Layout (little-endian)
+//! # Layout (little-endian): a [`Claim`] whose key is index and generation
 //! | offset | size | field | meaning |
 //! |---:|---:|---|---|
 //! | 0 | 16 | domain | random id of the owner's domain |
@@ -8,12 +8,8 @@
 //! | 20 | 4 | generation | of that slot, odd |
 //! | 24 | 16 | token | random; the entry holds the same |
 
-use hg_na::{DESCRIPTOR_MAX, Error};
-
-/// Bytes of the plugin's part.
-pub(crate) const OPAQUE_LEN: usize = 40;
-
-const _: () = assert!(OPAQUE_LEN <= DESCRIPTOR_MAX);
+use hg_na::Error;
+use hg_na_parts::regions::{CLAIM_LEN, Claim};
 
 /// A token as two words.
 pub(crate) fn halves(token: [u8; 16]) -> [u64; 2] {
@@ -24,6 +20,19 @@ pub(crate) fn halves(token: [u8; 16]) -> [u64; 2] {
 /// The token of two words.
 pub(crate) fn joined([low, high]: [u64; 2]) -> [u8; 16] {
     (u128::from(low) | (u128::from(high) << 64)).to_le_bytes()
+}
+
+/// Two words in one; the lower one is below 2^32.
+#[inline]
+pub(crate) fn pair(low: u64, high: u32) -> u64 {
+    low | (u64::from(high) << 32)
+}
+
+/// The two words of one.
+#[inline]
+pub(crate) fn split(word: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
+    (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
 }
 
 /// Which region of a domain, without the token that proves it.
@@ -57,33 +66,21 @@ impl RegionClaim {
     }
 
     /// The wire form.
-    pub(crate) fn encode(&self) -> [u8; OPAQUE_LEN] {
-        let mut bytes = [0; OPAQUE_LEN];
-        bytes[..16].copy_from_slice(&self.domain);
-        bytes[16..20].copy_from_slice(&self.index.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.generation.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.token);
-        bytes
+    pub(crate) fn encode(&self) -> [u8; CLAIM_LEN] {
+        let &Self { domain, index, generation, token } = self;
+        Claim { domain, key: pair(index.into(), generation), token }.encode()
     }
 
     /// Reads the wire form; nothing may follow it.
     ///
     /// # Errors
     /// [`Error::BadDescriptor`].
+    #[inline]
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let Ok(bytes) = <&[u8; OPAQUE_LEN]>::try_from(bytes) else {
-            return Err(Error::BadDescriptor("it is no descriptor of shared memory"));
-        };
-        let (domain, rest) = bytes.split_first_chunk().expect("40 bytes hold 16");
-        let (index, rest) = rest.split_first_chunk().expect("24 bytes hold 4");
-        let (generation, rest) = rest.split_first_chunk().expect("20 bytes hold 4");
-        let (token, _) = rest.split_first_chunk().expect("16 bytes hold 16");
-        Ok(Self {
-            domain: *domain,
-            index: u32::from_le_bytes(*index),
-            generation: u32::from_le_bytes(*generation),
-            token: *token,
-        })
+        let wrong = |_| Error::BadDescriptor("it is no descriptor of shared memory");
+        let Claim { domain, key, token } = Claim::decode(bytes).map_err(wrong)?;
+        let (index, generation) = split(key);
+        Ok(Self { domain, index, generation, token })
     }
 }
 
@@ -106,7 +103,7 @@ mod tests {
 
         #[test]
         fn other_lengths_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
-            prop_assert_eq!(RegionClaim::decode(&bytes).is_ok(), bytes.len() == OPAQUE_LEN);
+            prop_assert_eq!(RegionClaim::decode(&bytes).is_ok(), bytes.len() == CLAIM_LEN);
         }
     }
 }

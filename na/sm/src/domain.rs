@@ -7,7 +7,7 @@ use hg_na_memory::ForkGuard;
 use hg_na_parts::regions::random;
 
 use crate::{
-    os::signals::Signals,
+    os::signals::{Signals, guard},
     region::{state::Regions, table::OwnedTable, tables::PeerTables},
     rendezvous::{name::Name, socket::Listener},
     settings::{Settings, caps},
@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     pub(crate) name: Name,
     pub(crate) listen: bool,
     pub(crate) incarnation: [u8; 16],
-    pub(crate) guard: Arc<ForkGuard>,
+    pub(crate) guard: &'static ForkGuard,
     pub(crate) regions: Arc<Regions>,
     pub(crate) tables: PeerTables,
     ids: Mutex<Ids>,
@@ -46,8 +46,8 @@ impl Shared {
             None => Some(Listener::bind(&name, 0)?),
         };
         let incarnation = random()?;
+        let guard = guard()?;
         Signals::of_process()?.queue(); // What it costs is there before the first peer.
-        let guard = Arc::new(ForkGuard::new().map_err(hg_na_parts::limits::named)?);
         let create = match settings.regions {
             true => OwnedTable::create,
             false => OwnedTable::create_unused,
@@ -58,7 +58,7 @@ impl Shared {
             name,
             listen: options.listen,
             incarnation,
-            regions: Regions::new(create(incarnation)?, Arc::clone(&guard)),
+            regions: Regions::new(create(incarnation)?),
             guard,
             tables: PeerTables::default(),
             ids: Mutex::new(Ids { first, open: [false; 256] }),

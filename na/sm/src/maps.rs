@@ -4,7 +4,6 @@
 use std::{os::fd::OwnedFd, sync::Arc};
 
 use hg_na::{Completion, Error, Memory, OpId, Reached, Returned, SharedBytes, Token, ViewState};
-use hg_na_memory::ForkGuard;
 use rustc_hash::FxHashMap;
 
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
     descriptor::{RegionClaim, RegionName},
     os::{mapping::Mapping, misbehaved},
     region::table::PeerTable,
-    shared::{buffer::memory_of_bytes, bytes},
+    shared::buffer::memory_of_bytes,
 };
 
 /// Regions that one connection has mapped at a time, beside those that only views hold.
@@ -142,7 +141,6 @@ impl Maps {
     /// `PeerGone(Misbehaved)` when it is not what was published; otherwise why it is not mapped.
     pub(crate) fn map(
         &mut self,
-        guard: &Arc<ForkGuard>,
         table: &PeerTable,
         name: RegionName,
         fd: &OwnedFd,
@@ -154,9 +152,9 @@ impl Maps {
         let access = said.sharing.ok_or_else(unshared)?;
         let len =
             usize::try_from(said.size).map_err(|_| Error::Unsupported("memory of this size"))?;
-        let bytes = Arc::new(bytes::open(fd, len, access)?);
+        let bytes = Arc::new(Mapping::open(fd, len, access.seals(), access)?);
         let memory = memory_of_bytes(Arc::clone(&bytes));
-        let pages = PeerPages { memory, bytes, guard: Arc::clone(guard) };
+        let pages = PeerPages { memory, bytes };
         if let Some(place) = self.place(name) {
             place.state = State::Mapped(Arc::new(pages));
         }
@@ -199,7 +197,6 @@ pub(crate) struct PeerPages {
     /// The mapping as memory, for copies.
     pub(crate) memory: Memory,
     bytes: Arc<Mapping>,
-    guard: Arc<ForkGuard>,
 }
 
 /// What a view of a region holds, whatever becomes of connection, context and owner. A forked child lacks the mapping.
@@ -209,7 +206,7 @@ impl ViewState for PeerPages {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        if self.guard.is_child() {
+        if self.bytes.is_elsewhere() {
             return Err(Error::Forked);
         }
         hg_na_memory::copy_out(&self.memory, offset, into)
@@ -217,7 +214,7 @@ impl ViewState for PeerPages {
 
     /// When nobody can write them any more; the seals were verified before they were mapped.
     fn as_slice(&self) -> Option<&[u8]> {
-        if self.guard.is_child() { None } else { self.bytes.frozen() }
+        if self.bytes.is_elsewhere() { None } else { self.bytes.frozen() }
     }
 }
 

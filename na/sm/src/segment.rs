@@ -12,10 +12,7 @@ use hg_na::{Error, Keeper, Memory, Segment as Run};
 use crate::{
     arena::{ARENA_BYTES, FERRY_OFFSET},
     layout::{RINGS_BYTES, Segment},
-    os::{
-        mapping::{Access, Mapping, SEGMENT_SEALS, Shared},
-        room,
-    },
+    os::mapping::{Access, Mapping, SEGMENT_SEALS, Shared},
 };
 
 // SAFETY:
@@ -36,8 +33,8 @@ pub(crate) struct Rings {
 impl Rings {
     /// A new segment, writable here, and its descriptor for the peer.
     pub(crate) fn create() -> Result<(Self, OwnedFd), Error> {
-        let (mapping, fd) = Mapping::create(c"hg-sm-segment", SEGMENT_BYTES, SEGMENT_SEALS)?;
-        room::set_aside(&fd, 0..RINGS_BYTES)?;
+        let (mapping, fd) =
+            Mapping::create(c"hg-sm-segment", SEGMENT_BYTES, SEGMENT_SEALS, RINGS_BYTES)?;
         Ok((Self::of(mapping), fd))
     }
 
@@ -48,6 +45,11 @@ impl Rings {
 
     fn of(mapping: Mapping) -> Self {
         Self { at: NonNull::from(mapping.view::<Segment>(0)), mapping: Arc::new(mapping) }
+    }
+
+    /// Tells a forked child, where they are not mapped.
+    pub(crate) fn are_elsewhere(&self) -> bool {
+        self.mapping.is_elsewhere()
     }
 
     /// The arena behind them.
@@ -86,6 +88,11 @@ unsafe impl Sync for Rings {}
 pub(crate) struct ArenaBytes(Arc<Mapping>);
 
 impl ArenaBytes {
+    /// Tells a forked child, where it is not mapped.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.0.is_elsewhere()
+    }
+
     /// Gives pages back; the range was reserved by nobody.
     pub(crate) fn discard(&self, offset: u32, len: u32) -> Result<(), Error> {
         let start = RINGS_BYTES + offset as usize;

@@ -7,6 +7,7 @@ use hg_na::{Completion, Error, GoneReason, Peer, Told};
 use crate::{
     connection::Phase,
     context::{SmContext, TRIM_AFTER},
+    descriptor::{pair, split},
     link::misbehaved,
     os::waiter::LISTENER_TOKEN,
 };
@@ -25,12 +26,11 @@ pub(crate) enum Source {
 /// Epoll's name for a descriptor: the peer's generation, its place (below 2^29, far more than there are descriptors), and
 /// which descriptor.
 pub(crate) fn token(peer: Peer, source: Source) -> u64 {
-    (u64::from(peer.generation()) << 32) | (u64::from(peer.index()) << 2) | source as u64
+    pair((u64::from(peer.index()) << 2) | source as u64, peer.generation())
 }
 
 fn parse(token: u64) -> (Peer, Source) {
-    let low = u32::try_from(token & u64::from(u32::MAX)).expect("masked to 32 bits");
-    let high = u32::try_from(token >> 32).expect("32 bits are left");
+    let (low, high) = split(token);
     let source = match low & 3 {
         0 => Source::Doorbell,
         1 => Source::Socket,

@@ -116,8 +116,7 @@ impl SmContext {
         let (rings, segment) = Rings::create()?;
         let lanes = [Lane::new(0), Lane::new(LANE_BYTES)];
         let states = lanes.each_ref().map(|lane| Arc::clone(lane.states()));
-        let (bytes, guard) = (rings.arena(), Arc::clone(&self.guard));
-        let arena = Arc::new(OwnArena { bytes, states, guard });
+        let arena = Arc::new(OwnArena { bytes: rings.arena(), states });
         let make_pages = room::is_strict().then_some(ArenaBytes::make_pages as MakePages);
         Ok((OwnSide { rings, arena, lanes, make_pages, bell: Doorbell::new()? }, segment))
     }

@@ -62,7 +62,7 @@ impl SmContext {
         let Some(link) = connection.link.as_ref() else { return Ok(()) };
         let mapped = match (status, fds) {
             (Status::Given, Ok(fds)) => match fds.first() {
-                Some(fd) => connection.maps.map(&self.guard, &link.theirs.table, name, fd),
+                Some(fd) => connection.maps.map(&link.theirs.table, name, fd),
                 None => Err(misbehaved("it gives memory without a descriptor")),
             },
             (Status::Given, Err(no_place)) => {

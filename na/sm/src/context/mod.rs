@@ -56,7 +56,7 @@ pub(crate) struct SmContext {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: u8,
     pub(crate) address: Address,
-    pub(crate) guard: Arc<ForkGuard>,
+    pub(crate) guard: &'static ForkGuard,
     pub(crate) waiter: Arc<SmWaiter>,
     pub(crate) listener: Option<Listener>,
     pub(crate) peers: Peers,
@@ -111,11 +111,11 @@ impl SmContext {
             Some(it) => waiter.add(it.fd(), LISTENER_TOKEN, LEVEL_IN).map(|()| waiter),
             None => Ok(waiter),
         };
-        let made = SmWaiter::new(Arc::clone(&shared.guard), guest).and_then(watched);
+        let made = SmWaiter::new(guest).and_then(watched);
         let waiter = made.inspect_err(|_| shared.closed(id))?;
         Ok(Self {
             address: shared.name.address(id),
-            guard: Arc::clone(&shared.guard),
+            guard: shared.guard,
             shared: Arc::clone(shared),
             id,
             waiter: Arc::new(waiter),

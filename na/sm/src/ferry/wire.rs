@@ -16,7 +16,7 @@ use hg_na::{Error, Rights};
 
 use crate::{
     arena::{ARENA_BYTES, FERRY_OFFSET},
-    descriptor::{RegionName, halves, joined},
+    descriptor::{RegionName, halves, joined, pair, split},
     region::cma::Direction,
     ring::{Broken, Payload, Word},
 };
@@ -109,7 +109,7 @@ impl Note {
                 let [low, high] = halves(ask.proof);
                 let (start, len) = ask.whole;
                 let place = pair(ask.place as u64, ask.len);
-                let name = pair(u64::from(ask.name.index), ask.name.generation);
+                let name = pair(ask.name.index.into(), ask.name.generation);
                 (Word::new(Word::NOTE, kind), [place, name, low, high, ask.offset, start, len])
             }
             Self::Answer(Answer { place, verdict }) => {
@@ -185,15 +185,6 @@ fn verdict_of(status: u32, argument: u64) -> Result<Verdict, Broken> {
         3 => Verdict::Outside(argument),
         _ => return Err(Broken::Note),
     })
-}
-
-fn pair(low: u64, high: u32) -> u64 {
-    low | (u64::from(high) << 32)
-}
-
-fn split(word: u64) -> (u32, u32) {
-    let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
-    (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ mod tests {
     fn a_doorbell_passed_on_is_accepted_and_a_memfd_is_not() {
         let bell = Doorbell::new().unwrap();
         PeerBell::from_fd(bell.fd().try_clone_to_owned().unwrap()).unwrap().ring();
-        let (_mapping, memfd) = Mapping::create(c"x", 4096, TABLE_SEALS).unwrap();
+        let (_mapping, memfd) = Mapping::create(c"x", 4096, TABLE_SEALS, 0).unwrap();
         let refused = PeerBell::from_fd(memfd).unwrap_err().to_string();
         assert!(refused.contains("no eventfd"), "{refused}");
     }

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | [`TABLE_SEALS`] | shrink, grow, seal, future write | no later mapping can be writable, the creator's own stays so |
 //! | [`SEGMENT_SEALS`] | shrink, grow, seal | as above less the last: it would forbid giving pages back (`MADV_REMOVE`) |
+//! | [`Access::seals`] | shrink, grow, and what keeps others from writing, if anything does | of [`crate::shared`]: sealed further as it is registered, or frozen |
 //!
 //! A peer that maps a segment for writing all the same can change what its creator tells that peer, and nobody else: what a
 //! side writes into its own segment it never reads back as more than a claim, and each connection has a segment of its own.
@@ -24,6 +25,7 @@ use std::{
 };
 
 use hg_na::{Error, Segment};
+use hg_na_memory::ForkGuard;
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, SealFlag, fcntl},
@@ -38,12 +40,13 @@ use nix::{
 
 use hg_na_parts::limits::{file_size, os_error};
 
-use super::{misbehaved, room};
+use super::{misbehaved, room, signals::guard};
 
+/// Seals of all of it: it is as long as it is.
+const SIZE_SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
 /// Seals of what its creator alone writes by agreement: the peer maps it read-only, but could do otherwise. In return pages
 /// can be given back.
-pub(crate) const SEGMENT_SEALS: SealFlag =
-    SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
+pub(crate) const SEGMENT_SEALS: SealFlag = SIZE_SEALS.union(SealFlag::F_SEAL_SEAL);
 /// Seals of what its creator alone can write; the kernel enforces it.
 pub(crate) const TABLE_SEALS: SealFlag = SEGMENT_SEALS.union(FUTURE_WRITE);
 
@@ -81,6 +84,15 @@ impl Access {
             _ => None,
         }
     }
+
+    /// Seals of memory of [`crate::shared`] that is mapped so.
+    pub(crate) fn seals(self) -> SealFlag {
+        SIZE_SEALS.union(match self {
+            Self::Write => SealFlag::empty(),
+            Self::Read => FUTURE_WRITE,
+            Self::Frozen => SealFlag::F_SEAL_WRITE,
+        })
+    }
 }
 
 /// Checks that a peer has sent a memfd of this kernel's own pages with these seals, and says what it is. Its size is that for ever,
@@ -96,7 +108,9 @@ pub(crate) fn verify(fd: &OwnedFd, needed: SealFlag) -> Result<FileStat, Error> 
     if !seals.contains(needed) {
         return Err(misbehaved("it sent memory without the seals that it needs"));
     }
-    if has_huge_pages(fd)? {
+    // Of a pool that may be empty when one is touched, which ends the process: no seal keeps its maker from punching holes.
+    let system = fstatfs(fd).map_err(|e| os_error("fstatfs", e))?;
+    if system.filesystem_type() == HUGETLBFS_MAGIC {
         return Err(misbehaved("it sent memory of huge pages, which may run out"));
     }
     fstat(fd).map_err(|e| os_error("fstat", e))
@@ -109,8 +123,8 @@ pub(crate) struct Mapping {
     /// Bytes that are meant to be used; at least one is mapped, and in the file.
     len: usize,
     access: Access,
-    /// The process that mapped it; a forked child has other things at that address.
-    process: u32,
+    /// A forked child has other things at that address.
+    guard: &'static ForkGuard,
 }
 
 /// Types that a mapping can be seen as.
@@ -122,12 +136,19 @@ pub(crate) unsafe trait Shared {}
 
 impl Mapping {
     /// A new memfd of `len` bytes, zeroed, mapped for writing, then sealed. The descriptor is for the peers.
+    ///
+    /// The pages of its first `aside` bytes are made now, where they may not be to be had later ([`room`]).
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`], [`Error::Limit`], [`Error::Os`].
     pub(crate) fn create(
         name: &CStr,
         len: usize,
         seals: SealFlag,
+        aside: usize,
     ) -> Result<(Self, OwnedFd), Error> {
         let fd = new_memfd(name, len)?;
+        room::set_aside(&fd, aside)?;
         let mapping = Self::map(&fd, len, Access::Write)?;
         seal(&fd, seals)?;
         Ok((mapping, fd))
@@ -155,7 +176,7 @@ impl Mapping {
     /// # Errors
     /// [`Error::NoMemory`], [`Error::Limit`], [`Error::Os`].
     pub(crate) fn map(fd: &OwnedFd, len: usize, access: Access) -> Result<Self, Error> {
-        let size = NonZeroUsize::new(len).unwrap_or(NonZeroUsize::MIN);
+        let (size, guard) = (NonZeroUsize::new(len).unwrap_or(NonZeroUsize::MIN), guard()?);
         let (protection, flags) = match access {
             Access::Write => (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED),
             Access::Read => (ProtFlags::PROT_READ, MapFlags::MAP_SHARED),
@@ -171,8 +192,7 @@ impl Mapping {
             }
             error => os_error("mmap", error),
         })?;
-        let (base, process) = (base.cast(), std::process::id());
-        let mapping = Self { base, len, access, process };
+        let mapping = Self { base: base.cast(), len, access, guard };
         // Relaxed: a count that nothing is read by.
         room::MAPPED.fetch_add(1, Ordering::Relaxed);
         mapping.advise(0..size.get(), MmapAdvise::MADV_DONTFORK)?;
@@ -187,6 +207,12 @@ impl Mapping {
     /// Whether this side may write. Writing to a mapping that a peer has sent ends the process.
     pub(crate) fn writable(&self) -> bool {
         self.access == Access::Write
+    }
+
+    /// Tells a forked child, where it is not mapped.
+    #[inline]
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.guard.is_child()
     }
 
     /// How it is mapped.
@@ -322,13 +348,6 @@ pub(crate) fn seals_of(fd: &OwnedFd) -> Option<SealFlag> {
     fcntl(fd, FcntlArg::F_GET_SEALS).ok().map(SealFlag::from_bits_retain)
 }
 
-/// Whether the pages of a memfd are of a pool that may be empty when one is touched, which ends the process: no seal keeps its
-/// maker from punching holes.
-fn has_huge_pages(fd: &OwnedFd) -> Result<bool, Error> {
-    let system = fstatfs(fd).map_err(|e| os_error("fstatfs", e))?;
-    Ok(system.filesystem_type() == HUGETLBFS_MAGIC)
-}
-
 /// A sealed memfd of two huge pages; `None`, said aloud, where the kernel has none.
 #[cfg(test)]
 #[expect(clippy::print_stderr, reason = "this line is how skips are counted")]
@@ -353,7 +372,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // Relaxed: as in `map`.
         room::MAPPED.fetch_sub(1, Ordering::Relaxed);
-        if self.process != std::process::id() {
+        if self.is_elsewhere() {
             return; // MADV_DONTFORK: nothing of ours is mapped in a forked child.
         }
         // SAFETY:
@@ -370,15 +389,6 @@ unsafe impl Send for Mapping {}
 // SAFETY:
 // - as above: no method gives access that is not synchronised or raw.
 unsafe impl Sync for Mapping {}
-// SAFETY:
-// - an atomic of fixed width: any bit pattern, no pointer.
-unsafe impl Shared for core::sync::atomic::AtomicU32 {}
-// SAFETY:
-// - as above.
-unsafe impl Shared for core::sync::atomic::AtomicU64 {}
-// SAFETY:
-// - an array adds nothing between its elements.
-unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
 
 #[cfg(test)]
 mod tests {
@@ -389,6 +399,8 @@ mod tests {
         sys::wait::{WaitStatus, waitpid},
         unistd::{ForkResult, fork, write},
     };
+
+    use hg_na::GoneReason;
 
     use super::*;
 
@@ -408,7 +420,7 @@ mod tests {
     #[test]
     fn what_one_side_writes_the_other_reads() {
         for seals in [TABLE_SEALS, SEGMENT_SEALS] {
-            let (mine, fd) = Mapping::create(c"test", LEN, seals).unwrap();
+            let (mine, fd) = Mapping::create(c"test", LEN, seals, 0).unwrap();
             let theirs = Mapping::open(&fd, LEN, seals, Access::Read).unwrap();
             mine.view::<AtomicU64>(4096).store(77, Ordering::Release);
             assert_eq!(theirs.view::<AtomicU64>(4096).load(Ordering::Acquire), 77);
@@ -418,7 +430,7 @@ mod tests {
 
     #[test]
     fn seals_forbid_writing_resizing_and_unsealing() {
-        let (_mine, fd) = Mapping::create(c"test", LEN, TABLE_SEALS).unwrap();
+        let (_mine, fd) = Mapping::create(c"test", LEN, TABLE_SEALS, 0).unwrap();
         assert_eq!(write(&fd, b"x"), Err(Errno::EPERM));
         assert_eq!(ftruncate(&fd, 0), Err(Errno::EPERM));
         assert_eq!(ftruncate(&fd, 1 << 20), Err(Errno::EPERM));
@@ -459,7 +471,7 @@ mod tests {
 
     #[test]
     fn discarded_pages_are_given_back_and_read_as_zeroes() {
-        let (mine, fd) = Mapping::create(c"test", LEN, SEGMENT_SEALS).unwrap();
+        let (mine, fd) = Mapping::create(c"test", LEN, SEGMENT_SEALS, 0).unwrap();
         for page in 0..3 {
             mine.view::<AtomicU64>(page * 4096).store(1, Ordering::Relaxed);
         }
@@ -472,7 +484,7 @@ mod tests {
 
     #[test]
     fn pages_are_made_before_they_are_touched() {
-        let (mine, fd) = Mapping::create(c"test", LEN, SEGMENT_SEALS).unwrap();
+        let (mine, fd) = Mapping::create(c"test", LEN, SEGMENT_SEALS, 0).unwrap();
         mine.make_pages(4096..8192).unwrap();
         // An older kernel knows no such advice.
         assert!([0, 8].contains(&fstat(&fd).unwrap().st_blocks));
@@ -480,7 +492,7 @@ mod tests {
 
     #[test]
     fn a_forked_child_holds_nothing_of_a_mapping() {
-        let (mine, _fd) = Mapping::create(c"test", LEN, TABLE_SEALS).unwrap();
+        let (mine, _fd) = Mapping::create(c"test", LEN, TABLE_SEALS, 0).unwrap();
         // SAFETY:
         // - the child asks the kernel one question and exits, without allocating or unwinding.
         match unsafe { fork() }.unwrap() {
@@ -502,7 +514,57 @@ mod tests {
     #[test]
     #[should_panic(expected = "outside of a mapping")]
     fn a_view_outside_of_the_mapping_is_a_bug() {
-        let (mine, _fd) = Mapping::create(c"test", LEN, SEGMENT_SEALS).unwrap();
+        let (mine, _fd) = Mapping::create(c"test", LEN, SEGMENT_SEALS, 0).unwrap();
         mine.view::<AtomicU64>(LEN);
+    }
+
+    /// A memfd as those of `shared::alloc`.
+    fn shared(len: i64) -> OwnedFd {
+        plain_memfd(SIZE_SEALS, len)
+    }
+
+    fn open(fd: &OwnedFd, len: usize, access: Access) -> Result<Mapping, Error> {
+        Mapping::open(fd, len, access.seals(), access)
+    }
+
+    fn why_not(opened: Result<Mapping, Error>) -> String {
+        match opened {
+            Err(Error::PeerGone(GoneReason::Misbehaved(why))) => why.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_sealed_memfds_of_the_published_size_are_mapped() {
+        let fd = shared(10_000);
+        assert!(open(&fd, 10_000, Access::Write).is_ok());
+        assert!(why_not(open(&fd, 10_001, Access::Write)).contains("size"));
+        assert!(why_not(open(&fd, 10_000, Access::Read)).contains("seals"));
+        seal(&fd, FUTURE_WRITE).unwrap();
+        assert!(open(&fd, 10_000, Access::Read).is_ok());
+        assert!(matches!(open(&fd, 10_000, Access::Write), Err(Error::Os { .. })));
+        assert!(why_not(open(&fd, 10_000, Access::Frozen)).contains("seals"));
+        seal(&fd, SealFlag::F_SEAL_WRITE).unwrap();
+        assert_eq!(open(&fd, 10_000, Access::Frozen).unwrap().frozen().unwrap()[9_999], 0);
+        let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        assert!(why_not(open(&file, 10_000, Access::Read)).contains("no memfd"));
+        let loose = new_memfd(c"x", 10_000).unwrap();
+        assert!(why_not(open(&loose, 10_000, Access::Write)).contains("seals"));
+        let sealed = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE;
+        if let Some((huge, len)) = huge_memfd(sealed) {
+            for access in [Access::Write, Access::Frozen] {
+                assert!(why_not(open(&huge, len, access)).contains("huge pages"));
+            }
+        }
+    }
+
+    #[test]
+    fn memory_that_somebody_writes_is_not_sealed() {
+        let fd = shared(1);
+        let writer = Mapping::map(&fd, 1, Access::Write).unwrap();
+        assert!(seal(&fd, SealFlag::F_SEAL_WRITE).is_err());
+        assert!(writer.frozen().is_none());
+        drop(writer);
+        seal(&fd, SealFlag::F_SEAL_WRITE).unwrap();
     }
 }

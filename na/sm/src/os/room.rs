@@ -5,7 +5,6 @@
 //! segment, a region table and a buffer of `shared::alloc` whole when they are made, an arena's range by range as it is reserved.
 
 use std::{
-    ops::Range,
     os::fd::OwnedFd,
     sync::{
         OnceLock,
@@ -53,19 +52,18 @@ pub(crate) fn is_strict() -> bool {
     *STRICT.get_or_init(|| number_in("/proc/sys/vm/overcommit_memory") == 2)
 }
 
-/// Has the pages of a range of a memfd made, where they may not be to be had later.
+/// Has the pages of a memfd's first bytes made, where they may not be to be had later.
 ///
 /// # Errors
 /// [`Error::Limit`], [`Error::Os`].
-pub(crate) fn set_aside(fd: &OwnedFd, range: Range<usize>) -> Result<(), Error> {
-    if is_strict() { make_pages(fd, range) } else { Ok(()) }
+pub(crate) fn set_aside(fd: &OwnedFd, len: usize) -> Result<(), Error> {
+    if len > 0 && is_strict() { make_pages(fd, len) } else { Ok(()) }
 }
 
-fn make_pages(fd: &OwnedFd, range: Range<usize>) -> Result<(), Error> {
-    let number = |at: usize| i64::try_from(at).map_err(|_| os_error("fallocate", Errno::EFBIG));
-    let (start, len) = (number(range.start)?, number(range.len())?);
+fn make_pages(fd: &OwnedFd, len: usize) -> Result<(), Error> {
+    let len = i64::try_from(len).map_err(|_| os_error("fallocate", Errno::EFBIG))?;
     loop {
-        match fallocate(fd, FallocateFlags::empty(), start, len) {
+        match fallocate(fd, FallocateFlags::empty(), 0, len) {
             Err(Errno::EINTR) => {}
             Err(Errno::ENOSPC | Errno::ENOMEM) => return Err(no_memory()),
             made => return made.map_err(|error| os_error("fallocate", error)),
@@ -101,11 +99,11 @@ mod tests {
 
     #[test]
     fn pages_that_were_asked_for_are_there_and_those_that_cannot_be_are_an_error() {
-        let (_mapping, fd) = Mapping::create(c"test", 1 << 20, TABLE_SEALS).unwrap();
-        make_pages(&fd, 4096..65_536).unwrap();
-        assert_eq!(fstat(&fd).unwrap().st_blocks * 512, 65_536 - 4096);
+        let (_mapping, fd) = Mapping::create(c"test", 1 << 20, TABLE_SEALS, 0).unwrap();
+        make_pages(&fd, 65_536).unwrap();
+        assert_eq!(fstat(&fd).unwrap().st_blocks * 512, 65_536);
         let read_only = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        assert!(make_pages(&read_only, 0..4096).is_err());
+        assert!(make_pages(&read_only, 4096).is_err());
         assert!(no_memory().to_string().contains("vm.overcommit_memory=2"));
     }
 

@@ -21,6 +21,7 @@ use std::{
 
 use hg_na::Error;
 use hg_na_memory::ForkGuard;
+use hg_na_parts::limits::named;
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
@@ -45,8 +46,8 @@ type Event = [u64; 4];
 pub(crate) struct Signals {
     /// The kernel's name for the queue, and what its requests read nothing of; made when it is first asked for.
     queue: OnceLock<Option<(usize, OwnedFd)>>,
-    /// A forked child has no queue, nor other things of this process that have no guard of their own.
-    pub(crate) guard: ForkGuard,
+    /// A forked child has no queue, nor other things of this process.
+    guard: ForkGuard,
 }
 
 /// That of this process: one that was leaked. No lock, which a child that is forked meanwhile would find locked.
@@ -94,6 +95,14 @@ impl Signals {
         let _gone_when_refused = never_blocking(eventfd);
         let _full_or_done = write(eventfd, &1_u64.to_ne_bytes());
     }
+}
+
+/// Tells a forked child of this process, which has one of its own.
+///
+/// # Errors
+/// Where there is no memory for a page.
+pub(crate) fn guard() -> Result<&'static ForkGuard, Error> {
+    Ok(&Signals::of_process().map_err(named)?.guard)
 }
 
 /// Has writes to it not wait. Its flags are its maker's, too.

@@ -31,7 +31,7 @@ use nix::{
 
 use hg_na_parts::limits::os_error;
 
-use super::event::Doorbell;
+use super::{event::Doorbell, signals::guard};
 
 /// Events taken out of the kernel at a time.
 const EVENTS_MAX: usize = 64;
@@ -54,7 +54,7 @@ pub(crate) const LEVEL_IN: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EP
 pub(crate) struct SmWaiter {
     epoll: Epoll,
     wake: Doorbell,
-    guard: Arc<ForkGuard>,
+    guard: &'static ForkGuard,
     harvest: Harvest,
     /// What to set when the joined descriptor is readable.
     joined: OnceLock<Arc<AtomicBool>>,
@@ -62,7 +62,8 @@ pub(crate) struct SmWaiter {
 
 impl SmWaiter {
     /// A set of its own, or the host's, with its wake-up eventfd: two descriptors.
-    pub(crate) fn new(guard: Arc<ForkGuard>, guest: Option<Guest>) -> Result<Self, Error> {
+    pub(crate) fn new(guest: Option<Guest>) -> Result<Self, Error> {
+        let guard = guard()?;
         let (epoll, harvest) = match guest {
             Some(Guest { set, harvest }) => (Epoll(set), harvest),
             None => {
@@ -223,7 +224,7 @@ mod tests {
     const WATCHDOG: Option<Duration> = Some(Duration::from_secs(60));
 
     fn waiter() -> SmWaiter {
-        SmWaiter::new(Arc::new(ForkGuard::new().unwrap()), None).unwrap()
+        SmWaiter::new(None).unwrap()
     }
 
     fn watching(interest: EpollFlags) -> (SmWaiter, Doorbell) {
@@ -330,8 +331,7 @@ mod tests {
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         set.add(theirs.fd(), EpollEvent::new(flags, host.token(7))).unwrap();
         let guest = host.guest(set.0.try_clone().unwrap()).unwrap();
-        let guard = Arc::new(ForkGuard::new().unwrap());
-        let (waiter, bell) = (SmWaiter::new(guard, Some(guest)).unwrap(), Doorbell::new().unwrap());
+        let (waiter, bell) = (SmWaiter::new(Some(guest)).unwrap(), Doorbell::new().unwrap());
         waiter.add(bell.fd(), 7, EDGE_IN).unwrap();
         let start = Instant::now();
         for polls in [true, false] {

@@ -22,8 +22,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Descriptor, Error, Memory, RegionState, Rights, Segment};
-use hg_na_memory::{ForkGuard, Held};
+use hg_na::{Descriptor, Error, Memory, RegionState, Rights};
+use hg_na_memory::Held;
+use hg_na_parts::regions;
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -53,7 +54,6 @@ pub(crate) struct Regions {
     table: OwnedTable,
     /// The pin lines of all peers.
     pub(crate) boards: Boards,
-    guard: Arc<ForkGuard>,
     /// By their places in the table.
     live: Mutex<FxHashMap<u32, Live>>,
     retired: Mutex<Vec<(Published, Arc<Memory>)>>,
@@ -72,11 +72,10 @@ struct Live {
 
 impl Regions {
     /// No region yet.
-    pub(crate) fn new(table: OwnedTable, guard: Arc<ForkGuard>) -> Arc<Self> {
+    pub(crate) fn new(table: OwnedTable) -> Arc<Self> {
         Arc::new(Self {
             table,
             boards: Boards::default(),
-            guard,
             live: Mutex::default(),
             retired: Mutex::new(Vec::new()),
         })
@@ -122,7 +121,7 @@ impl Regions {
     /// Frees retired memory that nobody pins any more: asked at every registration and unregistration,
     /// and by a context after a peer has gone.
     pub(crate) fn sweep(&self) {
-        if self.guard.is_child() {
+        if self.table.is_elsewhere() {
             return;
         }
         let freed: Vec<_> = {
@@ -170,7 +169,7 @@ impl Regions {
 impl Drop for Regions {
     fn drop(&mut self) {
         // A forked child has no pin line to look at.
-        if !self.guard.is_child() {
+        if !self.table.is_elsewhere() {
             self.boards.tidy();
             self.sweep();
         }
@@ -262,7 +261,7 @@ impl SmRegion {
         self.present()?;
         let (published, memory) = self.held.take().expect("taken only by unregistering, once");
         self.regions.leave(&published);
-        Ok(Arc::try_unwrap(memory).unwrap_or_else(|memory| Memory::from(copies_of(&memory))))
+        Ok(Arc::try_unwrap(memory).unwrap_or_else(|memory| copy_of(&memory)))
     }
 
     /// The memory, which is not looked for in a forked child.
@@ -296,40 +295,37 @@ impl RegionState for SmRegion {
 
     fn unregister(self: Arc<Self>) -> Result<Memory, Error> {
         let mut region = Arc::try_unwrap(self).map_err(|_in_use| Error::RegionBusy)?;
-        if region.regions.guard.is_child() {
+        if region.regions.table.is_elsewhere() {
             return region.leave();
         }
         let (published, memory) = region.held.take().expect("taken only here, once");
         let regions = &region.regions;
         regions.retract(&published);
-        let memory = match alone(memory) {
-            Ok(memory) => memory,
-            Err(memory) => {
-                let copy = Memory::from(copies_of(&memory));
+        let memory = alone(memory);
+        if regions.is_pinned(&published) {
+            regions.boards.tidy(); // Of those who have ended.
+        }
+        let memory = match memory {
+            Ok(memory) if !regions.is_pinned(&published) => memory,
+            used => {
+                let memory = used.map_or_else(|held| held, Arc::new);
+                let copy = copy_of(&memory);
                 regions.retire(published, memory);
                 return Ok(copy);
             }
         };
-        if regions.is_pinned(&published) {
-            regions.boards.tidy(); // Of those who have ended.
-        }
-        if regions.is_pinned(&published) {
-            let (copy, original) = copy_and_original(memory);
-            regions.retire(published, Arc::new(original));
-            return Ok(copy);
-        }
         regions.table.release(published);
         regions.sweep();
         // The pages are left to those who were given them; the caller gets others.
         let is_given = Pages::of(&memory).is_some_and(Pages::is_given);
-        Ok(if is_given { copy_and_original(memory).0 } else { memory })
+        Ok(if is_given { copy_of(&memory) } else { memory })
     }
 }
 
 impl Drop for SmRegion {
     fn drop(&mut self) {
         let Some((published, memory)) = self.held.take() else { return };
-        if self.regions.guard.is_child() {
+        if self.regions.table.is_elsewhere() {
             return self.regions.leave(&published);
         }
         self.regions.retract(&published);
@@ -383,30 +379,12 @@ fn sharing_of(memory: &Memory, rights: Rights) -> Result<Option<Access>, Error> 
     Ok(Some(if pages.is_writable() { Access::Write } else { Access::Read }))
 }
 
-/// A copy of the same kind, and the memory itself.
-fn copy_and_original(memory: Memory) -> (Memory, Memory) {
+/// A copy for a caller who cannot have the original: of the same kind, or at least of the same shape.
+fn copy_of(memory: &Memory) -> Memory {
     // Read-only: both may have the same bytes.
     let shared = || Some(Memory::from(Arc::clone(memory.shared()?)));
-    if let Some(copy) = fresh_copy(&memory).or_else(shared) {
-        return (copy, memory);
-    }
-    let mut copies = copies_of(&memory);
-    match memory.into_vec() {
-        Ok(original) => (Memory::from(copies.pop().unwrap_or_default()), Memory::from(original)),
-        Err(memory) => (Memory::from(copies), memory),
-    }
-}
-
-/// Copies of the same shape, for a caller who cannot have the original.
-fn copies_of(memory: &Memory) -> Vec<Vec<u8>> {
-    let mut offset = 0;
-    let copy_of = |segment: &Segment| {
-        let mut copy = vec![0; segment.len];
-        hg_na_memory::copy_out(memory, offset, &mut copy).expect("a segment lies in its memory");
-        offset += segment.len as u64;
-        copy
-    };
-    memory.segments().iter().map(copy_of).collect()
+    let copy = fresh_copy(memory).or_else(shared);
+    copy.or_else(|| regions::copy_of(memory)).expect("memory of a device is not registered here")
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ use crate::{
     descriptor::{RegionClaim, halves, joined},
     os::{
         mapping::{Access, Mapping, Shared, TABLE_SEALS},
-        misbehaved, room,
+        misbehaved,
     },
     sync::{AtomicU32, AtomicU64, Ordering, Plain32, Plain64},
 };
@@ -130,7 +130,7 @@ struct Free {
 /// # Errors
 /// [`Error::Limit`], [`Error::Os`].
 pub(crate) fn empty() -> Result<OwnedFd, Error> {
-    Ok(Mapping::create(c"hydrargyrum-table", TABLE_LEN, TABLE_SEALS)?.1)
+    Ok(Mapping::create(c"hydrargyrum-table", TABLE_LEN, TABLE_SEALS, 0)?.1)
 }
 
 impl OwnedTable {
@@ -139,8 +139,8 @@ impl OwnedTable {
     /// # Errors
     /// [`Error::Limit`], [`Error::Os`].
     pub(crate) fn create(domain: [u8; 16]) -> Result<Self, Error> {
-        let (mapping, fd) = Mapping::create(c"hydrargyrum-table", TABLE_LEN, TABLE_SEALS)?;
-        room::set_aside(&fd, 0..TABLE_LEN)?;
+        let (mapping, fd) =
+            Mapping::create(c"hydrargyrum-table", TABLE_LEN, TABLE_SEALS, TABLE_LEN)?;
         let free = Free { slots: Extents::new(REGIONS_MAX), segments: Extents::new(SEGMENTS_MAX) };
         Ok(Self { mapping, fd: Some(fd), domain, free: Mutex::new(free) })
     }
@@ -156,6 +156,11 @@ impl OwnedTable {
     /// For the peers; `None` where nothing is ever registered, which is told by [`empty`].
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Tells a forked child, which has none.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.mapping.is_elsewhere()
     }
 
     /// Publishes a region. Empty segments are left out.

@@ -20,39 +20,23 @@ use std::{
 };
 
 use hg_na::{Error, Frozen, Keeper, Memory, SharedBytes, ViewState};
-use hg_na_memory::ForkGuard;
 use nix::{
     fcntl::SealFlag,
     unistd::{Whence, lseek},
 };
 
-use super::bytes::new_memfd;
-use crate::os::{
-    mapping::{Access, FUTURE_WRITE, Mapping, seal, seals_of},
-    signals::Signals,
-};
+use crate::os::mapping::{Access, FUTURE_WRITE, Mapping, seal, seals_of};
 
 /// What keeps such memory alive: the keeper of its [`Memory`], or what [`Frozen`] sees.
 #[derive(Debug)]
 pub(crate) struct Pages {
     bytes: Mapping,
     fd: OwnedFd,
-    guard: &'static ForkGuard,
     /// The memfd was sent to a peer: whoever has it maps it whenever he likes, and for as long.
     is_given: AtomicBool,
 }
 
 impl Pages {
-    fn new(
-        fd: OwnedFd,
-        len: usize,
-        access: Access,
-        guard: &'static ForkGuard,
-    ) -> Result<Self, Error> {
-        let bytes = Mapping::map(&fd, len, access)?;
-        Ok(Self { bytes, fd, guard, is_given: AtomicBool::new(false) })
-    }
-
     /// What keeps this memory, when it is memory of this kind and all of it.
     pub(crate) fn of(memory: &Memory) -> Option<&Self> {
         let pages = match memory.frozen() {
@@ -95,7 +79,7 @@ impl Pages {
 
     /// Tells a forked child, which lacks the memory.
     pub(crate) fn is_elsewhere(&self) -> bool {
-        self.guard.is_child()
+        self.bytes.is_elsewhere()
     }
 }
 
@@ -112,7 +96,9 @@ pub struct Buffer(Pages);
 /// # Errors
 /// [`Error::NoMemory`] for more than the process can have, [`Error::Limit`] without a descriptor or a mapping left, [`Error::Os`].
 pub fn alloc(len: usize) -> Result<Buffer, Error> {
-    Ok(Buffer(Pages::new(new_memfd(len)?, len, Access::Write, guard()?)?))
+    let access = Access::Write;
+    let (bytes, fd) = Mapping::create(c"hg-sm-shared", len, access.seals(), len.max(1))?;
+    Ok(Buffer(Pages { bytes, fd, is_given: false.into() }))
 }
 
 impl Buffer {
@@ -126,11 +112,11 @@ impl Buffer {
         if self.0.is_elsewhere() {
             return Err(Error::Forked);
         }
-        let Pages { bytes, fd, guard, .. } = self.0;
+        let Pages { bytes, fd, is_given } = self.0;
         let len = bytes.segment().len;
         drop(bytes); // Its own writable mapping.
         seal(&fd, SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL)?;
-        let pages = Pages::new(fd, len, Access::Frozen, guard)?;
+        let pages = Pages { bytes: Mapping::map(&fd, len, Access::Frozen)?, fd, is_given };
         Frozen::try_from(SharedBytes::new(Arc::new(pages))).map_err(|_in_a_child| Error::Forked)
     }
 }
@@ -246,12 +232,6 @@ impl fmt::Debug for Buffer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Buffer({} bytes)", self.len())
     }
-}
-
-/// That of this process: a child that forked has one of its own.
-fn guard() -> Result<&'static ForkGuard, Error> {
-    let process = Signals::of_process().map_err(hg_na_parts::limits::named)?;
-    Ok(&process.guard)
 }
 
 #[cfg(test)]

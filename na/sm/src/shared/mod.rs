@@ -29,16 +29,11 @@
 //! # Ok::<(), hg_na::Error>(())
 //! ```
 //!
-//! | file | what |
-//! |---|---|
-//! | `bytes` | its memfd: seals and sizes |
-//! | `buffer` | the owner's side: [`Buffer`], what is frozen of it, and their [`hg_na::Memory`] |
-//!
+//! The owner's side is in `buffer`: [`Buffer`], what is frozen of it, and their [`hg_na::Memory`].
 //! Protocol and states: `na/sm/ARCHITECTURE.md`, "Memory that peers map".
 
 #[expect(unsafe_code, reason = "turns memory that peers map into slices, and into `Memory`")]
 pub(crate) mod buffer;
-pub(crate) mod bytes;
 
 pub use buffer::{Buffer, alloc};
 pub use hg_na::Frozen;

@@ -63,7 +63,7 @@ impl SmContext {
             return Begun::No;
         }
         let begun = 'now: {
-            let Self { peers, ahead, guard, .. } = self;
+            let Self { peers, ahead, .. } = self;
             let Some(connection) = peers.find(peer) else { return Begun::No };
             if !connection.is_open() || *ahead >= AHEAD_MAX {
                 break 'now None;
@@ -80,7 +80,7 @@ impl SmContext {
                 let is_moved = piece.copy(pages).is_ok();
                 return if is_moved { Begun::Over } else { Begun::No }; // Posting it tells.
             }
-            let Ok(carried) = piece.carry(pinned, guard) else { return Begun::No };
+            let Ok(carried) = piece.carry(pinned) else { return Begun::No };
             Some((carried, wants_mapping))
         };
         let Some((carried, wants_mapping)) = begun else { return self.begin_later(peer) };

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use hg_na::{Error, Mover};
-use hg_na_memory::ForkGuard;
 
 use crate::{
     connection::Connection,
@@ -86,11 +85,7 @@ impl<'near> Piece<'near, '_> {
     ///
     /// # Errors
     /// What is wrong with the transfer, or with its peer.
-    pub(super) fn carry(
-        self,
-        pinned: Pinned<'_>,
-        guard: &Arc<ForkGuard>,
-    ) -> Result<Carried<'near>, Error> {
+    pub(super) fn carry(self, pinned: Pinned<'_>) -> Result<Carried<'near>, Error> {
         let way = match pinned.pages {
             Some(pages) => {
                 Way::Copy { near: self.near, range: self.range, pages: Arc::clone(pages) }
@@ -104,7 +99,7 @@ impl<'near> Piece<'near, '_> {
         };
         let rings = &pinned.link.own.rings;
         let at = pinned.pin.leave(&rings.pins.0);
-        let kept = Kept { rings: rings.share(), guard: Arc::clone(guard), at };
+        let kept = Kept { rings: rings.share(), at };
         Ok(Carried { way, kept })
     }
 }
@@ -145,7 +140,7 @@ enum Way<'near> {
 
 impl Mover for Carried<'_> {
     fn run(mut self: Box<Self>) -> Result<(), Error> {
-        if self.kept.guard.is_child() {
+        if self.kept.rings.are_elsewhere() {
             return Err(Error::Forked);
         }
         match &mut self.way {
@@ -159,14 +154,13 @@ impl Mover for Carried<'_> {
 #[derive(Debug)]
 struct Kept {
     rings: Rings,
-    guard: Arc<ForkGuard>,
     at: usize,
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
         // A forked child has no segment.
-        if !self.guard.is_child() {
+        if !self.rings.are_elsewhere() {
             pins::release(&self.rings.pins.0[self.at]);
         }
     }

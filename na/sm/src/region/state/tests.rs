@@ -49,8 +49,7 @@ fn transfer(
 /// No region yet, and the segment of a peer.
 fn regions() -> (Arc<Regions>, Arc<Rings>) {
     let rings = Arc::new(Rings::create().unwrap().0);
-    let (table, guard) = (OwnedTable::create([1; 16]).unwrap(), ForkGuard::new().unwrap());
-    let regions = Regions::new(table, Arc::new(guard));
+    let regions = Regions::new(OwnedTable::create([1; 16]).unwrap());
     let own = Rings::create().unwrap().0;
     regions.boards.add(own, Arc::clone(&rings), this_process()).unwrap();
     (regions, rings)
@@ -144,6 +143,22 @@ fn memory_that_a_peer_will_not_unpin_is_copied_and_kept_until_it_does() {
     }
 }
 
+#[test]
+fn a_copy_is_a_vector_or_a_list_as_the_original_was() {
+    let copy_of = |memory| {
+        let (regions, rings) = regions();
+        let region = register(&regions, memory);
+        pin(&rings, &region);
+        region.unregister().unwrap()
+    };
+    assert_eq!(copy_of(Memory::from(vec![5; 64])).into_vec().unwrap(), [5; 64]);
+    for list in [vec![vec![5_u8; 64]], vec![vec![5; 32], vec![6; 32]], vec![]] {
+        assert_eq!(copy_of(Memory::from(list.clone())).into_vecs().unwrap(), list);
+        let alias = Memory::alias(&Arc::new(Memory::from(list.clone())));
+        assert_eq!(copy_of(alias).into_vecs().unwrap(), list);
+    }
+}
+
 /// What an application's `Drop` may need, and whoever makes progress has.
 static LOCK: Mutex<()> = Mutex::new(());
 
@@ -162,7 +177,8 @@ fn what_kept_retired_memory_alive_is_not_dropped_by_whoever_sweeps() {
     let (regions, rings) = regions();
     let (sender, dropped) = mpsc::channel();
     let bytes = vec![5_u8; 64].leak();
-    let segment = Segment { address: bytes.as_mut_ptr().expose_provenance(), len: bytes.len() };
+    let segment =
+        hg_na::Segment { address: bytes.as_mut_ptr().expose_provenance(), len: bytes.len() };
     // SAFETY:
     // - the bytes live for ever, and nobody else has them.
     let memory = unsafe { Memory::from_raw_parts(vec![segment], true, Arc::new(Asks(sender))) };

@@ -7,12 +7,17 @@ use super::OwnedTable;
 use super::PeerTable;
 use crate::{
     descriptor::RegionClaim,
+    os::mapping::Shared,
     region::{
         pins::{self, Pin},
         plan::Run,
     },
     sync::{AtomicU32, AtomicU64},
 };
+
+// SAFETY:
+// - an atomic of fixed width: any bit pattern, no pointer.
+unsafe impl Shared for AtomicU64 {}
 
 #[cfg(feature = "fuzzing")]
 impl OwnedTable {

@@ -114,7 +114,7 @@ fn a_name_that_nobody_listens_at_is_unreachable() {
 #[test]
 fn memory_and_a_doorbell_arrive_and_work() {
     let (one, other) = Socket::pair().unwrap();
-    let (mine, memory) = Mapping::create(c"test", 4096, TABLE_SEALS).unwrap();
+    let (mine, memory) = Mapping::create(c"test", 4096, TABLE_SEALS, 0).unwrap();
     let bell = Doorbell::new().unwrap();
     one.send(b"m", &[memory.as_fd(), bell.fd()]).unwrap();
     let mut buffer = [0; 8];
