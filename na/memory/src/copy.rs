@@ -10,15 +10,13 @@ use crate::{pieces, raw};
 ///
 /// # Errors
 /// [`Error::OutOfRange`].
-pub fn copy_out(memory: &Memory, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+pub fn copy_out(memory: &Memory, offset: u64, mut into: &mut [u8]) -> Result<(), Error> {
     check_reached(memory)?;
     let runs = pieces(memory, offset, into.len() as u64)?;
     let _shared = memory.exclusion().read().unwrap_or_else(PoisonError::into_inner);
-    let mut rest = into;
     for run in runs {
-        let (now, later) = rest.split_at_mut(run.len);
+        let now = into.split_off_mut(..run.len).expect("the runs are as long together");
         raw::copy_out(memory, run, now);
-        rest = later;
     }
     Ok(())
 }
@@ -27,15 +25,13 @@ pub fn copy_out(memory: &Memory, offset: u64, into: &mut [u8]) -> Result<(), Err
 ///
 /// # Errors
 /// [`Error::OutOfRange`], or [`Error::Denied`] when the memory is not writable.
-pub fn copy_in(memory: &Memory, offset: u64, from: &[u8]) -> Result<(), Error> {
+pub fn copy_in(memory: &Memory, offset: u64, mut from: &[u8]) -> Result<(), Error> {
     check_writable(memory)?;
     let runs = pieces(memory, offset, from.len() as u64)?;
     let _exclusive = memory.exclusion().write().unwrap_or_else(PoisonError::into_inner);
-    let mut rest = from;
     for run in runs {
-        let (now, later) = rest.split_at(run.len);
+        let now = from.split_off(..run.len).expect("the runs are as long together");
         raw::copy_in(memory, run, now);
-        rest = later;
     }
     Ok(())
 }

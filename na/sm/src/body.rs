@@ -6,13 +6,13 @@ use hg_na::{Message, MessageBody};
 
 use crate::{
     arena::{Reservation, States},
-    segment::ArenaBytes,
+    segment::Rings,
 };
 
 /// What a reservation needs to outlive its connection: its bytes, and where it is given back.
 #[derive(Debug)]
 pub(crate) struct OwnArena {
-    pub(crate) bytes: ArenaBytes,
+    pub(crate) bytes: Rings,
     pub(crate) states: [Arc<States>; crate::arena::LANES],
 }
 
@@ -51,7 +51,7 @@ impl OutBody {
     /// Whether it has no bytes.
     pub(crate) fn is_spent(&self) -> bool {
         // The mapping is not in a forked child.
-        self.posted || self.arena.bytes.is_elsewhere()
+        self.posted || self.arena.bytes.are_elsewhere()
     }
 }
 

@@ -251,7 +251,7 @@ impl Liar {
             _ if at % 3 == 0 => return self.speak_of_mappings(value, input),
             _ if at % 3 == 1 => {
                 let words = TABLE_LEN / size_of::<u64>();
-                let table = self.context.shared.regions.table();
+                let table = &self.context.shared.regions.table;
                 let word = table.word(usize::try_from(value).ok()? % words);
                 word.store(input.u64()?, Ordering::Relaxed);
             }
@@ -275,7 +275,7 @@ impl Liar {
             3 => Packet::Mapped(name, Status::NoDescriptor),
             _ => Packet::Unmap(name),
         };
-        let table = self.context.shared.regions.table().fd()?;
+        let table = self.context.shared.regions.table.fd()?;
         let fds = [table; 2];
         let count = usize::from(input.u8()? % 3);
         let connection = self.context.peers.find(self.target)?;

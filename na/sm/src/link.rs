@@ -9,11 +9,11 @@ use crate::{
     arena::{FERRY_OFFSET, LANES, Lane, MESSAGE_MAX, Reservation},
     body::{OwnArena, received},
     fail,
-    layout::{ANSWERS_SLOTS, REQUESTS_SLOTS, RINGS, SLOT_WORDS, Slot},
+    layout::{ANSWERS_SLOTS, REQUESTS_SLOTS, RINGS, Slot},
     os::event::{Doorbell, PeerBell},
     region::table::PeerTable,
     ring::{Broken, Consumer, Payload, Producer, Word},
-    segment::{ArenaBytes, Rings},
+    segment::Rings,
     wake::{Bell, Intent},
 };
 
@@ -77,7 +77,7 @@ pub(crate) fn slots_of(len: usize) -> Option<u32> {
 }
 
 /// Has the pages of a range of an arena made.
-pub(crate) type MakePages = fn(&ArenaBytes, Range<u32>) -> Result<(), Error>;
+pub(crate) type MakePages = fn(&Rings, Range<u32>) -> Result<(), Error>;
 
 /// What this side has made for a connection.
 #[derive(Debug)]
@@ -94,7 +94,6 @@ pub(crate) struct OwnSide {
 #[derive(Debug)]
 pub(crate) struct TheirSide {
     pub(crate) rings: Arc<Rings>,
-    pub(crate) arena: ArenaBytes,
     pub(crate) bell: PeerBell,
     /// One for all connections with that domain.
     pub(crate) table: Arc<PeerTable>,
@@ -223,13 +222,11 @@ impl Link {
 
     /// Publishes a message whose bytes lie in the own arena.
     pub(crate) fn push_body(&mut self, kind: Kind, lane: usize, place: Reservation, len: u32) {
-        let (mut payload, ring) = ([0; SLOT_WORDS], kind.ring());
-        if let Kind::Answer(tag) = kind {
-            payload[0] = tag;
-            payload[1] = u64::from(place.offset);
-        } else {
-            payload[0] = u64::from(place.offset);
-        }
+        let (ring, offset) = (kind.ring(), u64::from(place.offset));
+        let payload = match kind {
+            Kind::Answer(tag) => [tag, offset, 0, 0, 0, 0, 0],
+            Kind::Request | Kind::Control => [offset, 0, 0, 0, 0, 0, 0],
+        };
         self.own.lanes[lane].posted(place.entry, ring, self.tx[ring].position());
         self.push(ring, Word::new(Word::BODY, len), &payload);
     }
@@ -280,7 +277,7 @@ impl Link {
 
     /// Copies a body into private memory.
     pub(crate) fn copy_out(&self, body: BodyClaim) -> Message {
-        received(self.theirs.arena.copy_out(body.offset, body.len))
+        received(self.theirs.rings.copy_out(body.offset, body.len))
     }
 
     /// Tells the producer of a ring what was taken, and rings when it sleeps for that.
@@ -320,22 +317,11 @@ impl Link {
         rings.try_for_each(|(consumer, ring)| consumer.check(self.theirs.rings.ring(ring)))
     }
 
-    /// Stops looking: S1. [`crate::wake::before_second_look`] and [`Link::parked`] must follow.
+    /// Stops looking: S1. [`crate::wake::before_second_look`] must follow.
     pub(crate) fn park(&mut self) {
-        for (consumer, popped) in self.rx.iter_mut().zip(&self.own.rings.popped) {
-            if consumer.owes() {
-                consumer.write_back(&popped.0);
-            }
-        }
+        self.write_back_all();
         self.attention.park(&self.own.rings.attention.0);
         fail::point("park");
-    }
-
-    /// After the fence: serves a producer that waits for the positions that [`Link::park`] wrote.
-    pub(crate) fn parked(&mut self) {
-        if self.space_bell.is_due_after_fence(&self.theirs.rings.space_wanted.0) {
-            self.theirs.bell.ring();
-        }
     }
 
     /// Looks by itself again.

@@ -45,7 +45,7 @@ impl Domain for SmDomain {
         if self.0.guard.is_child() {
             return Err(Error::Forked);
         }
-        if self.0.regions.table().fd().is_none() {
+        if self.0.regions.table.fd().is_none() {
             return Err(Error::Unsupported("registering memory with the setting `regions` off"));
         }
         let region = SmRegion::register(&self.0.regions, memory, rights)?;

@@ -208,18 +208,14 @@ impl Producer {
         self.pushed = self.pushed.wrapping_add(count);
         self.next = self.next.ahead(count);
     }
-}
 
-#[cfg(not(loom))]
-impl Producer {
     /// Has the line of the message fetched that is so many behind the next one, to be written.
+    #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn own(&self, slots: &[Slot], behind: u32) {
         crate::ahead::own(self.next.ahead(behind).slot(slots));
     }
-}
 
-impl Producer {
     /// Publishes a wide message in so many slots, whose words `payload` gives one by one. The caller has asked
     /// [`Producer::has_known_room`].
     #[inline]

@@ -22,7 +22,7 @@ unsafe impl Shared for Segment {}
 /// Bytes of a segment: the rings, then the arena.
 const SEGMENT_BYTES: usize = RINGS_BYTES + ARENA_BYTES as usize;
 
-/// The rings of a mapped segment.
+/// A mapped segment: its rings, and the arena behind them.
 #[derive(Debug)]
 pub(crate) struct Rings {
     /// Where [`Mapping::view`] found it; spares its checks on the fast path.
@@ -52,11 +52,6 @@ impl Rings {
         self.mapping.is_elsewhere()
     }
 
-    /// The arena behind them.
-    pub(crate) fn arena(&self) -> ArenaBytes {
-        ArenaBytes(Arc::clone(&self.mapping))
-    }
-
     /// The same mapping once more, for those who outlive the connection.
     pub(crate) fn share(&self) -> Self {
         Self { at: self.at, mapping: Arc::clone(&self.mapping) }
@@ -83,21 +78,13 @@ unsafe impl Send for Rings {}
 // - as above.
 unsafe impl Sync for Rings {}
 
-/// The arena of a mapped segment: bytes that its creator writes.
-#[derive(Debug)]
-pub(crate) struct ArenaBytes(Arc<Mapping>);
-
-impl ArenaBytes {
-    /// Tells a forked child, where it is not mapped.
-    pub(crate) fn is_elsewhere(&self) -> bool {
-        self.0.is_elsewhere()
-    }
-
+/// The arena behind the rings: bytes that its creator writes.
+impl Rings {
     /// Gives pages back; the range was reserved by nobody.
     pub(crate) fn discard(&self, offset: u32, len: u32) -> Result<(), Error> {
         let start = RINGS_BYTES + offset as usize;
         let len = (len as usize).next_multiple_of(4096);
-        self.0.discard(start..start + len)
+        self.mapping.discard(start..start + len)
     }
 
     /// Has the pages of a range made.
@@ -106,7 +93,7 @@ impl ArenaBytes {
     /// [`Error::Limit`].
     pub(crate) fn make_pages(&self, range: Range<u32>) -> Result<(), Error> {
         let [start, end] = [range.start, range.end].map(|at| RINGS_BYTES + at as usize);
-        self.0.make_pages(start - start % 4096..end)
+        self.mapping.make_pages(start - start % 4096..end)
     }
 
     /// The first byte of a range.
@@ -118,7 +105,7 @@ impl ArenaBytes {
         assert!(end <= ARENA_BYTES, "{end} is outside of the arena");
         // SAFETY:
         // - in bounds: checked above; the mapping has ARENA_BYTES behind the rings.
-        unsafe { self.0.base().add(RINGS_BYTES + offset as usize) }
+        unsafe { self.mapping.base().add(RINGS_BYTES + offset as usize) }
     }
 
     /// The places for transfers, as memory that is copied to and from.
@@ -126,7 +113,7 @@ impl ArenaBytes {
         let len = (ARENA_BYTES - FERRY_OFFSET) as usize;
         let first = self.range(FERRY_OFFSET, ARENA_BYTES - FERRY_OFFSET);
         let segment = Run { address: first.as_ptr().expose_provenance(), len };
-        let (writable, keeper) = (self.0.writable(), Arc::clone(&self.0) as Keeper);
+        let (writable, keeper) = (self.mapping.writable(), Arc::clone(&self.mapping) as Keeper);
         // SAFETY:
         // - in bounds: `range` checked it; a fresh mapping is zeroes; the keeper holds the mapping.
         // - mapped for writing if `writable` says so; the pointer is a mapping's, which has no other provenance.
@@ -153,7 +140,7 @@ impl ArenaBytes {
 
     /// Copies bytes into the own arena, to a range that the caller has reserved.
     pub(crate) fn copy_in(&self, offset: u32, from: &[u8]) {
-        assert!(self.0.writable(), "the peer's arena is read-only");
+        assert!(self.mapping.writable(), "the peer's arena is read-only");
         let len = u32::try_from(from.len()).expect("a message is shorter than 2^32");
         let into = self.range(offset, len);
         // SAFETY:
@@ -173,7 +160,7 @@ mod tests {
     fn the_pages_of_any_range_are_made_before_they_are_touched() {
         let (rings, fd) = Rings::create().unwrap();
         let before = fstat(&fd).unwrap().st_blocks;
-        rings.arena().make_pages(4160..8200).unwrap();
+        rings.make_pages(4160..8200).unwrap();
         // An older kernel knows no such advice.
         assert!([0, 16].contains(&(fstat(&fd).unwrap().st_blocks - before)));
     }

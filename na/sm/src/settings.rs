@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, os::fd::RawFd, time::Duration};
 
 use hg_na::{Caps, CheckedBy, Error, PutOrdering, Sleep};
-use hg_na_parts::{MAX_HELD_MIB, Reader};
+use hg_na_parts::{
+    MAX_HELD_MIB, Reader,
+    bounds::{CONNECT_TIMEOUT_MS, MAX_PEERS},
+};
 
 use crate::{
     arena::MESSAGE_MAX,
@@ -14,11 +17,6 @@ use crate::{
         socket::{LISTEN_FD, bad_listen_fd},
     },
 };
-
-/// Setting: milliseconds until a peer that does not answer the handshake is given up.
-pub(crate) const CONNECT_TIMEOUT_MS: &str = "connect-timeout-ms";
-/// Setting: connections of one context at a time.
-pub(crate) const MAX_PEERS: &str = "max-peers";
 
 /// How often a full backlog is tried again.
 pub(crate) const BACKLOG_RETRY: Duration = Duration::from_millis(5);

@@ -66,12 +66,6 @@ impl Bell {
     #[inline]
     pub(crate) fn is_due(&mut self, flag: &AtomicU32) -> bool {
         fence("W2"); // W2
-        self.is_due_after_fence(flag)
-    }
-
-    /// The same, where a fence already stands between the step and this.
-    #[inline]
-    pub(crate) fn is_due_after_fence(&mut self, flag: &AtomicU32) -> bool {
         let epoch = flag.load(Ordering::Relaxed); // W3; Relaxed: W2 orders it
         if epoch & 1 == 0 || epoch == self.rung {
             return false;

@@ -40,7 +40,7 @@ use crate::{
         process::ProcessWatch,
         socket::{Credentials, Received, Sent, Socket},
     },
-    segment::{ArenaBytes, Rings},
+    segment::Rings,
     settings::BACKLOG_RETRY,
 };
 
@@ -116,8 +116,8 @@ impl SmContext {
         let (rings, segment) = Rings::create()?;
         let lanes = [Lane::new(0), Lane::new(LANE_BYTES)];
         let states = lanes.each_ref().map(|lane| Arc::clone(lane.states()));
-        let arena = Arc::new(OwnArena { bytes: rings.arena(), states });
-        let make_pages = room::is_strict().then_some(ArenaBytes::make_pages as MakePages);
+        let arena = Arc::new(OwnArena { bytes: rings.share(), states });
+        let make_pages = room::is_strict().then_some(Rings::make_pages as MakePages);
         Ok((OwnSide { rings, arena, lanes, make_pages, bell: Doorbell::new()? }, segment))
     }
 
@@ -129,7 +129,7 @@ impl SmContext {
     ) -> Result<(), Error> {
         let hello = kind(self.shared.incarnation).encode();
         let empty;
-        let table = match self.shared.regions.table().fd() {
+        let table = match self.shared.regions.table.fd() {
             Some(own) => own,
             None => {
                 empty = table::empty()?;
@@ -138,10 +138,9 @@ impl SmContext {
         };
         let fds = [segment.as_fd(), table, own.bell.fd()];
         match socket.send(&hello, &fds)? {
-            Sent::Done => Ok(()),
+            // From one that is closed a last word may wait to be received; the hang-up is told by the event that follows.
+            Sent::Done | Sent::Closed => Ok(()),
             Sent::Full => Err(misbehaved("it does not read its socket")),
-            // A last word may wait to be received; the hang-up is told by the event that follows.
-            Sent::Closed => Ok(()),
         }
     }
 
@@ -260,8 +259,9 @@ impl SmContext {
     fn greeted(&mut self, peer: Peer, domain: [u8; 16], fds: Vec<OwnedFd>) -> Result<(), Error> {
         let theirs = map(domain, fds, &self.shared)?;
         let (own, segment) = self.own_side()?;
-        let Some(connection) = self.peers.find(peer) else { return Ok(()) };
-        let Some(socket) = connection.socket.clone() else { return Ok(()) };
+        let Some(socket) = self.peers.find(peer).and_then(|it| it.socket.clone()) else {
+            return Ok(());
+        };
         self.heed(peer, &own, &theirs)?;
         // The peer may use the rings, and reach the regions, as soon as it has read Welcome.
         fail::point("welcome");
@@ -328,10 +328,8 @@ fn map(domain: [u8; 16], fds: Vec<OwnedFd>, shared: &Shared) -> Result<TheirSide
     let fds: [OwnedFd; GREETING_FDS] =
         fds.try_into().map_err(|_| misbehaved("its greeting carries too few descriptors"))?;
     let [segment, table, bell] = fds;
-    let rings = Rings::open(segment)?;
     Ok(TheirSide {
-        arena: rings.arena(),
-        rings: Arc::new(rings),
+        rings: Arc::new(Rings::open(segment)?),
         table: shared.tables.open(domain, table)?,
         bell: PeerBell::from_fd(bell)?,
     })

@@ -259,7 +259,6 @@ impl SmContext {
         let Some(link) = connection.link.as_mut() else { return };
         link.park();
         before_second_look();
-        link.parked();
         if connection.has_work(self.intake.admission) {
             return self.peers.each_link(&[peer], Link::unpark);
         }
@@ -312,7 +311,7 @@ impl SmContext {
             return false;
         }
         self.peers.each_link(&self.hot, Link::park);
-        self.want_space();
+        self.peers.each_link(&self.backlog, Link::want_space);
         before_second_look();
         let found = self.second_look() | self.flush_backlog();
         if found || self.has_chores || !self.finished.is_empty() {
@@ -337,9 +336,6 @@ impl SmContext {
         for at in 0..self.hot.len() {
             let peer = self.hot[at];
             let Some(connection) = self.peers.find(peer) else { continue };
-            if let Some(link) = connection.link.as_mut() {
-                link.parked();
-            }
             found |= connection.has_work(self.intake.admission);
             if !self.intake.admission {
                 self.note_withheld(peer);
@@ -350,6 +346,7 @@ impl SmContext {
 
     pub(crate) fn end_sleep(&mut self) {
         self.is_sleeping = false;
-        self.stop_wanting_space();
+        // Those that were asked to ring, and are looked at all the same.
+        self.peers.each_link(&self.backlog, Link::look_for_space);
     }
 }

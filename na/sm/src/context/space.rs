@@ -12,12 +12,7 @@
 
 use hg_na::Peer;
 
-use crate::{
-    connection::Space,
-    context::SmContext,
-    link::{Link, misbehaved},
-    wake::before_second_look,
-};
+use crate::{connection::Space, context::SmContext, link::misbehaved, wake::before_second_look};
 
 /// Looks in a row that have found no space after which the peer is to ring: some ten microseconds.
 const PATIENCE: u32 = 1024;
@@ -105,11 +100,6 @@ impl SmContext {
         self.flush(peer)
     }
 
-    /// Asks all peers to ring that are looked at, before a sleep; a second look must follow.
-    pub(crate) fn want_space(&mut self) {
-        self.peers.each_link(&self.backlog, Link::want_space);
-    }
-
     /// The sleep begins: those that were asked are left to their bells for good.
     pub(crate) fn sleep_on_space(&mut self) {
         let Self { backlog, peers, .. } = self;
@@ -121,10 +111,5 @@ impl SmContext {
             }
             !is_left
         });
-    }
-
-    /// No sleep, or its end: those that were asked to ring, and are looked at all the same.
-    pub(crate) fn stop_wanting_space(&mut self) {
-        self.peers.each_link(&self.backlog, Link::look_for_space);
     }
 }

@@ -110,7 +110,7 @@ impl Ferry {
     ) -> Result<bool, Broken> {
         self.places.get_or_insert_with(|| Places {
             own: link.own.arena.bytes.places(),
-            theirs: link.theirs.arena.places(),
+            theirs: link.theirs.rings.places(),
         });
         let (mut moved, mut room) = (false, ROUND_MAX);
         while room > 0

@@ -51,7 +51,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(5);
 /// What all regions of a domain share.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    table: OwnedTable,
+    /// What is sent to the peers.
+    pub(crate) table: OwnedTable,
     /// The pin lines of all peers.
     pub(crate) boards: Boards,
     /// By their places in the table.
@@ -111,11 +112,6 @@ impl Regions {
 
     fn live(&self) -> MutexGuard<'_, FxHashMap<u32, Live>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What is sent to the peers.
-    pub(crate) fn table(&self) -> &OwnedTable {
-        &self.table
     }
 
     /// Frees retired memory that nobody pins any more: asked at every registration and unregistration,

@@ -230,7 +230,7 @@ struct Loopback {
 impl Loopback {
     fn new() -> Self {
         let (regions, _) = regions();
-        let fd = regions.table().fd().unwrap().try_clone_to_owned().unwrap();
+        let fd = regions.table.fd().unwrap().try_clone_to_owned().unwrap();
         let sockets: [_; 2] = Socket::pair().unwrap().into();
         let sockets = sockets.map(Arc::new);
         Self {
@@ -269,7 +269,7 @@ fn own_region(name: &str) {
     let Target { name, context } = Target::parse(&url).unwrap();
     let socket = Socket::connect(&name, context).unwrap();
     let opaque = region.descriptor().opaque().to_vec();
-    assert_eq!(socket.send(&opaque, &[regions.table().fd().unwrap()]).unwrap(), Sent::Done);
+    assert_eq!(socket.send(&opaque, &[regions.table.fd().unwrap()]).unwrap(), Sent::Done);
     wait_for(socket.fd());
 }
 
