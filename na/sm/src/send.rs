@@ -41,18 +41,28 @@ impl Connection {
         if publish_inline(link, kind, bytes, len) { Inline::Ring } else { Inline::Sent }
     }
 
-    /// A request was published. Of a stream, to which nothing comes back in between, the lines that follow are fetched meanwhile: the peer
-    /// has copied them out, and is not there yet.
+    /// A message is on its way, and others will follow soon: of a stream of requests, to which nothing comes back in between, and of
+    /// answers to several requests of one round. Their lines are fetched meanwhile: the peer has copied them out, and is not there yet.
     #[inline(always)]
-    pub(crate) fn own_ahead(&mut self) {
-        if std::mem::replace(&mut self.is_streaming, true)
-            && let Some(link) = &self.link
-        {
-            link.own_after_next(REQUESTS);
+    pub(crate) fn own_ahead(&mut self, kind: Kind) {
+        let Self { link: Some(link), is_streaming, owed, .. } = self else { return };
+        match kind {
+            Kind::Request => {
+                if std::mem::replace(is_streaming, true) {
+                    link.own_after_next(REQUESTS);
+                }
+            }
+            Kind::Answer(_) => {
+                *owed = owed.saturating_sub(1);
+                if *owed > 0 {
+                    link.own_next(ANSWERS);
+                }
+            }
+            Kind::Control => {}
         }
     }
 
-    /// The same for a request of a few slots, which is copied, or one in this connection's arena, which leaves it.
+    /// The path of a request of a few slots, which is copied, or one in this connection's arena, which leaves it.
     #[inline(never)]
     pub(crate) fn send_long(&mut self, message: &mut Message) -> Inline {
         let is_next = self.is_open() && self.queues[REQUESTS].is_empty();

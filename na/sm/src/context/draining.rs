@@ -11,7 +11,6 @@ use crate::{
     arena::FERRY_OFFSET,
     connection::{Connection, Phase},
     context::SmContext,
-    fail,
     layout::REQUESTS_SLOTS,
     link::Link,
     os::waiter::SmWaiter,
@@ -132,14 +131,8 @@ impl SmContext {
         self.finished.push(Completion::Gone { peer, reason });
     }
 
-    /// Says goodbye to a peer, as the context is closed.
-    pub(crate) fn close(&mut self, peer: Peer) {
-        fail::point("close");
-        self.release(peer, Some(GOODBYE));
-    }
-
     /// Takes a connection out of every list that it costs something in, and drops it.
-    fn release(&mut self, peer: Peer, last_words: Option<&str>) {
+    pub(crate) fn release(&mut self, peer: Peer, last_words: Option<&str>) {
         self.dismantle(peer, last_words);
         if let Some(connection) = self.peers.remove(peer) {
             self.partings.let_go(peer, connection.parting_bytes);

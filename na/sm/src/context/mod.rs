@@ -41,13 +41,17 @@ use hg_na_memory::ForkGuard;
 use hg_na_parts::Flush;
 use rustc_hash::FxHashMap;
 
-use self::{partings::Partings, rounds::POLL_EMPTY_MIN};
+use self::{draining::GOODBYE, partings::Partings, rounds::POLL_EMPTY_MIN};
 use crate::{
     connection::{Connection, Phase},
+    descriptor::RegionClaim,
     domain::Shared,
+    fail,
+    link::Kind,
     os::waiter::{LEVEL_IN, LISTENER_TOKEN, SmWaiter},
     peers::Peers,
     receive::Intake,
+    region::cma::Near,
     rendezvous::{name::Target, socket::Listener},
 };
 
@@ -223,7 +227,10 @@ impl Context for SmContext {
 
     #[inline]
     fn reply(&mut self, to: Peer, tag: Tag, token: Token, message: &mut Message) -> Option<OpId> {
-        self.post_reply(to, tag, token, message)
+        if self.guard.is_child() {
+            return None;
+        }
+        self.post_short(to, token, Kind::Answer(tag), message)
     }
 
     #[inline]
@@ -237,7 +244,7 @@ impl Context for SmContext {
     }
 
     fn begin<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
-        if self.guard.is_child() { Begun::No } else { self.begin_now(transit) }
+        self.begin_now(transit)
     }
 
     fn moves(&mut self, peer: Peer) -> bool {
@@ -255,28 +262,21 @@ impl Context for SmContext {
         into: &'into mut [u8],
         may_wait: bool,
     ) -> Begun<'into> {
-        if self.guard.is_child() {
-            return Begun::No;
-        }
-        self.fetch_now(owner, remote, offset, into, may_wait)
+        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return Begun::No };
+        let range = (offset, into.len() as u64);
+        self.begin_piece(owner, (Near::Slice(into), &claim, range), may_wait)
     }
 
     fn cancel(&mut self, id: OpId) {
-        if !self.guard.is_child() {
-            self.cancel_op(id);
-        }
+        self.cancel_op(id);
     }
 
     fn set_admission(&mut self, open: bool) {
-        if !self.guard.is_child() {
-            self.change_admission(open);
-        }
+        self.change_admission(open);
     }
 
     fn set_admission_of(&mut self, peer: Peer, open: bool) {
-        if !self.guard.is_child() {
-            self.change_admission_of(peer, open);
-        }
+        self.change_admission_of(peer, open);
     }
 
     #[inline]
@@ -330,7 +330,8 @@ impl Drop for SmContext {
         }
         let all: Vec<Peer> = self.peers.iter().map(|it| it.peer).collect();
         for peer in all {
-            self.close(peer);
+            fail::point("close");
+            self.release(peer, Some(GOODBYE));
         }
         self.shared.closed(self.id);
     }

@@ -13,7 +13,7 @@ use crate::{
     completion::done,
     connection::{Pending, Phase},
     context::SmContext,
-    link::{ANSWERS, CONTROL_MAX, Kind, REQUESTS, misbehaved},
+    link::{CONTROL_MAX, Kind, REQUESTS, misbehaved},
     receives::Receive,
     send::Inline,
 };
@@ -25,7 +25,7 @@ impl SmContext {
             return Err(Rejected { op, error: Error::Forked });
         }
         if let Op::SendUnexpected { to, message } = &op
-            && let Some(id) = self.post_request(*to, token, message)
+            && let Some(id) = self.post_short(*to, token, Kind::Request, message)
         {
             return Ok(id);
         }
@@ -44,48 +44,24 @@ impl SmContext {
         }
     }
 
-    /// The fast path of a request, or nothing: looked at where it is, since moving it about costs more than publishing it.
+    /// The fast path of a message, or nothing: looked at where it is, since moving it about costs more than publishing it.
     #[inline(always)]
-    fn post_request(&mut self, to: Peer, token: Token, message: &Message) -> Option<OpId> {
+    pub(crate) fn post_short(
+        &mut self,
+        to: Peer,
+        token: Token,
+        kind: Kind,
+        message: &Message,
+    ) -> Option<OpId> {
         let connection = self.peers.find(to)?;
-        let sent = connection.send_inline(Kind::Request, message);
+        let sent = connection.send_inline(kind, message);
         if sent == Inline::Refused {
             return None;
         }
-        connection.own_ahead();
+        connection.own_ahead(kind);
         let id = self.next_id(to);
         let is_told = sent == Inline::Ring || token & QUIET == 0;
         Some(if is_told { self.tell(to, id, token, sent) } else { id })
-    }
-
-    /// The fast path of an answer, or nothing.
-    #[inline(always)]
-    pub(crate) fn post_reply(
-        &mut self,
-        to: Peer,
-        tag: Tag,
-        token: Token,
-        message: &Message,
-    ) -> Option<OpId> {
-        if self.guard.is_child() {
-            return None;
-        }
-        let connection = self.peers.find(to)?;
-        let sent = connection.send_inline(Kind::Answer(tag), message);
-        if sent == Inline::Refused {
-            return None;
-        }
-        connection.owed = connection.owed.saturating_sub(1);
-        if connection.owed > 0
-            && let Some(link) = &connection.link
-        {
-            link.own_next(ANSWERS);
-        }
-        let id = self.next_id(to);
-        if sent == Inline::Ring || token & QUIET == 0 {
-            self.tell(to, id, token, sent);
-        }
-        Some(id)
     }
 
     /// Both at once, where both have a fast path.
@@ -160,23 +136,19 @@ impl SmContext {
         message: Message,
     ) -> Result<OpId, Rejected> {
         let rejected = |message, error| Err(Rejected { op: kind.op(to, message), error });
+        if let Some(id) = self.post_short(to, token, kind, &message) {
+            return Ok(id);
+        }
+        // Once more, after a look at how far the peer is.
+        let has_room = self.peers.find(to).is_some_and(|it| it.learns_of_room(kind.ring()));
+        if has_room && let Some(id) = self.post_short(to, token, kind, &message) {
+            return Ok(id);
+        }
         let serial = self.serial + 1;
         let Some(connection) = self.peers.find(to) else {
             return rejected(message, Error::UnknownPeer);
         };
-        let mut sent = connection.send_inline(kind, &message);
-        if kind == Kind::Request {
-            connection.own_ahead();
-        }
-        // Once more, after a look at how far the peer is.
-        if sent == Inline::Refused && connection.learns_of_room(kind.ring()) {
-            sent = connection.send_inline(kind, &message);
-        }
-        if sent != Inline::Refused {
-            let id = self.next_id(to);
-            let is_told = sent == Inline::Ring || token & QUIET == 0;
-            return Ok(if is_told { self.tell(to, id, token, sent) } else { id });
-        }
+        connection.own_ahead(kind);
         let max = if kind == Kind::Control { CONTROL_MAX } else { MESSAGE_MAX as usize };
         if message.len() > max {
             let error = Error::TooLong { len: message.len(), max };

@@ -5,7 +5,7 @@
 //! transfers costs a good deal more than its instructions. So the long way is left to transfers that need it. What goes
 //! wrong here goes wrong again in a round, which tells it.
 
-use hg_na::{Begun, Descriptor, Error, Peer, Transit};
+use hg_na::{Begun, Error, Peer, Transit};
 
 use super::piece::Piece;
 use crate::{
@@ -24,42 +24,29 @@ const SHORT_MAX: u64 = 16 * 1024;
 const AHEAD_MAX: u64 = 4 * 1024 * 1024;
 
 impl SmContext {
-    /// Begins a transfer; does it, if it is short and needs no system call.
+    /// Begins a transfer between memory of this plugin's; does it, if it is short and needs no system call.
     #[inline(always)]
     pub(crate) fn begin_now<'near>(&mut self, transit: &Transit<'near, '_>) -> Begun<'near> {
+        let Ok(claim) = RegionClaim::decode(transit.remote.opaque()) else { return Begun::No };
+        let Ok(local) = SmRegion::of(transit.local) else { return Begun::No };
+        let near = match transit.direction {
+            Direction::Get => Near::Into(local, transit.local_offset),
+            Direction::Put => Near::From(local, transit.local_offset),
+        };
         let range = (transit.remote_offset, transit.len);
-        match sides_of(transit) {
-            Some((near, claim)) => {
-                self.begin_piece(transit.peer, (near, &claim, range), transit.may_wait)
-            }
-            None => Begun::No,
-        }
+        self.begin_piece(transit.peer, (near, &claim, range), transit.may_wait)
     }
 
-    /// The same into memory that is not registered.
-    #[inline]
-    pub(crate) fn fetch_now<'into>(
-        &mut self,
-        owner: Peer,
-        remote: &Descriptor,
-        offset: u64,
-        into: &'into mut [u8],
-        may_wait: bool,
-    ) -> Begun<'into> {
-        let range = (offset, into.len() as u64);
-        let Ok(claim) = RegionClaim::decode(remote.opaque()) else { return Begun::No };
-        self.begin_piece(owner, (Near::Slice(into), &claim, range), may_wait)
-    }
-
+    /// The same for a piece whose sides are known.
     #[inline(always)]
-    fn begin_piece<'near>(
+    pub(crate) fn begin_piece<'near>(
         &mut self,
         peer: Peer,
         (near, claim, range): (Near<'near>, &RegionClaim, (u64, u64)),
         by_kernel: bool,
     ) -> Begun<'near> {
         let (direction, len) = (near.direction(), range.1);
-        if len > AHEAD_MAX {
+        if len > AHEAD_MAX || self.guard.is_child() {
             return Begun::No;
         }
         let begun = 'now: {
@@ -119,16 +106,4 @@ impl SmContext {
         }
         moved
     }
-}
-
-/// The memory of both sides, where it is this plugin's.
-#[inline(always)]
-fn sides_of<'near>(transit: &Transit<'near, '_>) -> Option<(Near<'near>, RegionClaim)> {
-    let claim = RegionClaim::decode(transit.remote.opaque()).ok()?;
-    let (local, offset) = (SmRegion::of(transit.local).ok()?, transit.local_offset);
-    let near = match transit.direction {
-        Direction::Get => Near::Into(local, offset),
-        Direction::Put => Near::From(local, offset),
-    };
-    Some((near, claim))
 }
