@@ -213,6 +213,8 @@ enum Phase {
 pub(crate) struct Carried {
     objects: BTreeMap<u64, Object>,
     whole: u64,
+    /// Bytes of what is delivered, and not received.
+    delivered: u64,
     /// Of a member that was not the root.
     is_receivers: bool,
     /// How many groups there were before: all members of one group come from the same.
@@ -259,7 +261,8 @@ pub(crate) struct Machine<S> {
 impl<S> Machine<S> {
     pub(crate) fn new(config: Config, carried: Carried) -> Self {
         let own = config.own;
-        let Carried { objects, whole, is_receivers, generation } = carried;
+        let Carried { objects, whole, delivered, is_receivers, generation } = carried;
+        let kept = objects.values().filter(|it| it.is_ready).map(|it| it.bytes);
         let mut machine = Self {
             phase: Phase::Joining,
             actions: VecDeque::new(),
@@ -273,7 +276,7 @@ impl<S> Machine<S> {
             watches_root: false,
             was_called: false,
             deliver: whole,
-            untaken: objects.values().filter(|it| it.is_ready).map(|it| it.bytes).sum(),
+            untaken: delivered + kept.sum::<u64>(),
             objects: objects.into_iter().map(|(number, it)| (number, it.carried())).collect(),
             joined: BTreeMap::new(),
             is_closing: false,
@@ -330,7 +333,8 @@ impl<S> Machine<S> {
     pub(crate) fn carry(self) -> Carried {
         let whole = if self.config.own == 0 { self.next } else { self.whole };
         let (is_receivers, generation) = (self.config.own != 0, self.generation.saturating_add(1));
-        Carried { objects: self.objects, whole, is_receivers, generation }
+        let delivered = self.untaken - self.objects.values().map(|it| it.bytes).sum::<u64>();
+        Carried { objects: self.objects, whole, delivered, is_receivers, generation }
     }
 
     pub(crate) fn handle(&mut self, event: Event<S>) {
@@ -471,14 +475,6 @@ impl<S> Machine<S> {
     fn watch_root(&mut self) {
         if !std::mem::replace(&mut self.watches_root, true) {
             self.actions.push_back(Action::Watch { member: 0 });
-        }
-    }
-
-    fn lose(&mut self, before: u64) {
-        let kept = self.objects.split_off(&before);
-        for (object, lost) in std::mem::replace(&mut self.objects, kept) {
-            self.untaken -= lost.bytes;
-            self.actions.push_back(Action::Lost { object });
         }
     }
 

@@ -172,6 +172,15 @@ impl<S> Machine<S> {
         }
     }
 
+    /// What has begun before this object, and is not whole, never will be.
+    pub(super) fn lose(&mut self, before: u64) {
+        let kept = self.objects.split_off(&before);
+        for (object, lost) in std::mem::replace(&mut self.objects, kept) {
+            self.untaken -= lost.bytes;
+            self.actions.push_back(Action::Lost { object });
+        }
+    }
+
     pub(super) fn handle_closed(&mut self, count: u64) {
         if self.phase != Phase::Open || self.whole != count {
             self.breach(0, "it closes what is not whole");

@@ -7,6 +7,7 @@
 
 mod faults;
 mod story;
+mod users;
 mod world;
 
 use super::*;
@@ -300,4 +301,46 @@ fn a_receiver_says_that_it_has_an_object_before_its_user_gets_it_and_nothing_of_
     let whole = Action::Tell { to: 0, message: Message::Whole { count: 1 } };
     let told = all.split_off(1);
     assert_eq!(told, [whole, Action::Deliver { object: 0 }], "after it has joined");
+}
+
+/// Offers of objects of one block, from the root, of which all that can begin have come.
+fn comes(machine: &mut Machine<u64>, objects: std::ops::Range<u64>, size: u64) -> Vec<Action<u64>> {
+    let header = Header { size, block_size: size, ..header_of_two(Kind::Direct) };
+    for object in objects.clone() {
+        let message = Message::Offer { object, block: 0, header: Some(header.clone()), source: 0 };
+        machine.handle(Event::Message { from: 0, message });
+    }
+    for object in objects.filter(|it| machine.header(*it).is_some()).collect::<Vec<_>>() {
+        machine.handle(Event::Ready { object, bytes: size });
+        machine.handle(Event::Arrived { object, block: 0 });
+        machine.handle(Event::Finished { object });
+    }
+    done_by(machine)
+}
+
+#[test]
+fn what_was_not_received_before_a_reform_counts_in_the_group_that_follows() {
+    let config = |own, members| {
+        let nodes = vec![0; members];
+        Config { own, nodes, digest: 0, in_flight: 1, untaken_max: 1_500_000 }
+    };
+    let mut before = Machine::<u64>::new(config(2, 3), Carried::default());
+    before.handle(Event::Message { from: 0, message: Message::Begin { next: 0 } });
+    let actions = comes(&mut before, 0..1, 1_000_000);
+    assert!(actions.contains(&Action::Deliver { object: 0 }));
+    // The next one is half here.
+    let header = Header { size: 2_000_000, block_size: 1_000_000, ..header_of_two(Kind::Chain) };
+    let message = Message::Offer { object: 1, block: 0, header: Some(header), source: 0 };
+    before.handle(Event::Message { from: 0, message });
+    before.handle(Event::Ready { object: 1, bytes: 2_000_000 });
+    before.handle(Event::Arrived { object: 1, block: 0 });
+    before.handle(Event::Gone { member: 0, why: String::new() });
+    let mut machine = Machine::new(config(1, 2), before.carry());
+    // The user receives the first one, and the root that follows has nothing of the second one.
+    machine.handle(Event::Received { bytes: 1_000_000 });
+    let next = 1 << 32;
+    machine.handle(Event::Message { from: 0, message: Message::Begin { next } });
+    assert!(done_by(&mut machine).contains(&Action::Lost { object: 1 }));
+    let actions = comes(&mut machine, next..next + 1, 1000);
+    assert!(actions.contains(&Action::Deliver { object: next }), "there is room: {actions:?}");
 }

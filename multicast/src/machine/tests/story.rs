@@ -30,6 +30,10 @@ pub(super) struct Story {
     pub(super) loses_words: bool,
     /// A process that never receives in its first group.
     pub(super) deaf: Option<usize>,
+    /// It closes its handle of that.
+    pub(super) deaf_closes: bool,
+    /// In a thousand objects that were delivered: the user receives them, and drops its group.
+    pub(super) leaves: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -72,6 +76,8 @@ impl Story {
             slow_disks: 0,
             loses_words: false,
             deaf: None,
+            deaf_closes: false,
+            leaves: 0,
         }
     }
 
@@ -115,6 +121,8 @@ impl Story {
             slow_disks: random.below(2) * random.below(1000),
             loses_words: random.below(2) == 1,
             deaf: None,
+            deaf_closes: false,
+            leaves: 0,
         }
     }
 }

@@ -45,26 +45,42 @@ pub(super) enum Happening {
     Use {
         group: usize,
     },
+    /// A user that was a member there has received so many bytes.
+    Received {
+        group: usize,
+        member: u32,
+        bytes: u64,
+    },
+    /// It has dropped its handle.
+    Left {
+        group: usize,
+        member: u32,
+    },
 }
 
 /// Groups that follow one another, and what their processes have.
 #[derive(Debug, Default)]
-struct Line {
-    stores: BTreeMap<(usize, u64), Vec<u64>>,
+pub(super) struct Line {
+    pub(super) stores: BTreeMap<(usize, u64), Vec<u64>>,
     delivered: BTreeMap<usize, Vec<u64>>,
     /// By number, its bytes; whoever has it whole.
-    sent: BTreeMap<u64, (u64, Vec<usize>)>,
-    left: u64,
-    is_closing: bool,
+    pub(super) sent: BTreeMap<u64, (u64, Vec<usize>)>,
+    pub(super) left: u64,
+    pub(super) is_closing: bool,
     root_has_changed: bool,
-    is_deaf: bool,
+    pub(super) is_deaf: bool,
+    /// Bytes that each process has been given, and its user has not received.
+    pub(super) unreceived: BTreeMap<usize, u64>,
+    /// Those whose users have no handle any more.
+    pub(super) left_by: Vec<usize>,
+    pub(super) closed_by: Vec<usize>,
 }
 
 #[derive(Debug)]
 pub(super) struct Group {
-    line: usize,
+    pub(super) line: usize,
     pub(super) processes: Vec<usize>,
-    machines: Vec<Option<Machine<u64>>>,
+    pub(super) machines: Vec<Option<Machine<u64>>>,
     joined: Vec<bool>,
     /// Whether it has closed, or failed.
     ends: Vec<Option<bool>>,
@@ -89,8 +105,8 @@ pub(super) struct World {
     pub(super) disks: Vec<Option<u64>>,
     still_until: Vec<u64>,
     /// Those that live, and have refused an object, or given a wrong block.
-    to_blame: Vec<usize>,
-    lines: Vec<Line>,
+    pub(super) to_blame: Vec<usize>,
+    pub(super) lines: Vec<Line>,
     pub(super) groups: Vec<Group>,
     fates: [u64; 4],
     says: bool,
@@ -125,6 +141,7 @@ impl World {
                 world.join(group, member, Carried::default());
             }
         }
+        world.plan_deaf_close();
         world
     }
 
@@ -171,7 +188,7 @@ impl World {
         self.queue.push(Reverse((self.now + after, self.count)));
     }
 
-    fn later(&mut self, happening: Happening) {
+    pub(super) fn later(&mut self, happening: Happening) {
         let after = self.random.below(WAY_MAX);
         self.plan(after, happening);
     }
@@ -214,7 +231,9 @@ impl World {
         let (group, member) = match &happening {
             Happening::Machine { group, member, .. }
             | Happening::Pulled { group, member, .. }
-            | Happening::Loaded { group, member, .. } => (*group, *member),
+            | Happening::Loaded { group, member, .. }
+            | Happening::Received { group, member, .. }
+            | Happening::Left { group, member } => (*group, *member),
             Happening::Use { group } => (*group, 0),
         };
         let process = self.groups[group].processes[member as usize];
@@ -241,6 +260,8 @@ impl World {
                 self.offer((group, member), to, (object, block), header);
             }
             Happening::Use { group } => self.use_root(group),
+            Happening::Received { group, member, bytes } => self.received((group, member), bytes),
+            Happening::Left { group, member } => self.leave((group, member)),
         }
     }
 
@@ -251,9 +272,8 @@ impl World {
         }
         machine.handle(event);
         assert!(machine.waiting.len() <= OFFERS_MAX * machine.config.nodes.len());
-        let largest = 12 * 65_536;
-        assert!(machine.untaken <= self.story.untaken_max + largest, "memory is bounded");
         self.act(group, member);
+        self.check_memory(group, member);
     }
 
     fn pulled(
@@ -292,33 +312,7 @@ impl World {
         self.give(group, member, event);
     }
 
-    fn use_root(&mut self, group: usize) {
-        let line = self.groups[group].line;
-        let process = self.groups[group].processes[0];
-        let Some(machine) = &mut self.groups[group].machines[0] else { return };
-        if machine.is_over() {
-            return;
-        }
-        if self.lines[line].left == 0 {
-            self.lines[line].is_closing = true;
-            self.give(group, 0, Event::Close);
-            return;
-        }
-        self.lines[line].left -= 1;
-        let block_size = if self.random.below(3) == 0 { 1000 } else { 65_536 };
-        let blocks = 1 + self.random.below(self.story.blocks_max);
-        let size = block_size * blocks - self.random.below(block_size);
-        let is_in_memory = self.disks[process].is_none();
-        let choice = self.story.choice;
-        let number = machine.send(choice, (size, block_size), is_in_memory, vec![1]);
-        let content = (0..blocks).map(|block| content(line, number, block)).collect();
-        self.lines[line].stores.insert((process, number), content);
-        self.lines[line].sent.insert(number, (size, vec![process]));
-        self.later(Happening::Use { group });
-        self.act(group, 0);
-    }
-
-    fn act(&mut self, group: usize, member: u32) {
+    pub(super) fn act(&mut self, group: usize, member: u32) {
         loop {
             let machine = self.groups[group].machines[member as usize].as_mut();
             let Some(action) = machine.and_then(Machine::poll_action) else { return };
@@ -338,7 +332,10 @@ impl World {
             Action::Watch { member: watched } => {
                 self.groups[group].watchers.push((member, watched));
                 let target = self.groups[group].processes[watched as usize];
-                if !self.is_alive[target] {
+                if self.lines[line].left_by.contains(&target) {
+                    let why = "it is not in the group".to_owned();
+                    self.later(own(Event::Unknown { member: watched, why }));
+                } else if !self.is_alive[target] {
                     self.notice(group, member, watched);
                 }
             }
@@ -454,9 +451,7 @@ impl World {
         assert!(object == next || (has_changed && object > next), "{object} after {next}");
         delivered.push(object);
         let bytes = self.lines[line].sent[&object].0;
-        if self.story.deaf != Some(process) || line != 0 {
-            self.later(Happening::Machine { group, member, event: Event::Received { bytes } });
-        }
+        self.delivered((group, member), bytes);
     }
 
     fn end(&mut self, group: usize, member: u32, is_closed: bool) {
@@ -506,7 +501,8 @@ impl World {
             let is_blamed = processes.iter().any(|it| self.to_blame.contains(it));
             let is_torn = it.ends.contains(&Some(true))
                 || it.joined.contains(&false)
-                || dead > usize::from(!is_blamed);
+                || dead > usize::from(!is_blamed)
+                || processes.iter().any(|it| self.lines[line].left_by.contains(it));
             let it = &mut self.groups[successor];
             it.processes.clone_from(&processes);
             it.died_at = None;
@@ -587,6 +583,6 @@ impl World {
 }
 
 /// What a block holds; never 0.
-fn content(line: usize, object: u64, block: u64) -> u64 {
+pub(super) fn content(line: usize, object: u64, block: u64) -> u64 {
     1 + Random(line as u64 ^ object << 16 ^ block << 32).next() / 2
 }
