@@ -500,7 +500,11 @@ impl<S> Machine<S> {
     }
 
     fn handle_failed(&mut self, from: u32, member: u32, why: &str) {
-        if member >= self.members() || self.phase == Phase::Closing {
+        if member >= self.members() {
+            return;
+        }
+        if self.phase == Phase::Closing {
+            self.closed(); // Everything is everywhere, and who has heard of this first says no more.
             return;
         }
         // The root tells everybody; so does whoever notices, and that was somebody else.

@@ -149,9 +149,13 @@ impl<S> Machine<S> {
 
     pub(super) fn close_if_heard(&mut self) {
         if self.phase == Phase::Closing && self.heard.len() + 1 >= self.config.nodes.len() {
-            self.phase = Phase::Closed;
-            self.actions.push_back(Action::Closed);
+            self.closed();
         }
+    }
+
+    pub(super) fn closed(&mut self) {
+        self.phase = Phase::Closed;
+        self.actions.push_back(Action::Closed);
     }
 }
 

@@ -344,3 +344,19 @@ fn what_was_not_received_before_a_reform_counts_in_the_group_that_follows() {
     let actions = comes(&mut machine, next..next + 1, 1000);
     assert!(actions.contains(&Action::Deliver { object: next }), "there is room: {actions:?}");
 }
+
+#[test]
+fn a_root_that_closes_does_not_wait_for_those_whose_group_has_failed() {
+    let config = Config { own: 0, nodes: vec![0; 3], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut root = Machine::<u64>::new(config, Carried::default());
+    for from in [1, 2] {
+        root.handle(Event::Message { from, message: Message::Join { digest: 0, whole: 0 } });
+    }
+    root.handle(Event::Close);
+    let closed = Message::Closed { count: 0 };
+    assert!(done_by(&mut root).contains(&Action::Tell { to: 2, message: closed }));
+    // It has left, and the other one has heard that first: neither says that it has heard of the end.
+    let message = Message::Failed { member: 1, why: "it has left the group".to_owned() };
+    root.handle(Event::Message { from: 1, message });
+    assert_eq!(done_by(&mut root), [Action::Closed], "everything is everywhere");
+}

@@ -122,7 +122,7 @@ impl Story {
             loses_words: random.below(2) == 1,
             deaf: None,
             deaf_closes: false,
-            leaves: 0,
+            leaves: faults * random.below(2) * 30,
         }
     }
 }
