@@ -87,7 +87,9 @@ type Shared = Arc<Mutex<Option<Box<dyn Blocks>>>>;
 
 /// The driver's side.
 pub(crate) struct Disk {
-    jobs: Sender<Job>,
+    /// With the number of the group that wants it: what is done for one before counts no more.
+    jobs: Sender<(u64, Job)>,
+    group: u64,
     blocks: Shared,
     memory: Option<(Arc<Bulk>, Descriptor)>,
     free_to_come: Vec<u64>,
@@ -104,7 +106,7 @@ impl Disk {
         engine: &hg::Engine,
         blocks: Box<dyn Blocks>,
         block_size: u64,
-        tell: impl Fn(Done) + Send + 'static,
+        tell: impl Fn(u64, Done) + Send + 'static,
     ) -> Result<Self, Error> {
         let memory = if block_size <= INLINE_MAX {
             None
@@ -125,6 +127,7 @@ impl Disk {
         };
         Ok(Self {
             jobs,
+            group: 0,
             blocks,
             memory,
             free_to_come: slots(0, COMING),
@@ -137,7 +140,7 @@ impl Disk {
 
     fn begin(&self, job: Job) {
         // The thread ends after this only.
-        let _ = self.jobs.send(job);
+        let _ = self.jobs.send((self.group, job));
     }
 
     /// Asks whether a block is there already.
@@ -215,11 +218,17 @@ impl Disk {
         }
     }
 
-    /// The group has failed: nothing is offered any more.
+    /// The group has failed: nothing is offered any more, and what is still done is not for the one that follows.
     pub(crate) fn withdraw(&mut self) {
+        self.group += 1;
         self.waiting.clear();
         let offered = std::mem::take(&mut self.offered);
         self.free_to_offer.extend(offered.into_values());
+    }
+
+    /// Whether something was done for a group before this one.
+    pub(crate) fn is_stale(&self, group: u64) -> bool {
+        group != self.group
     }
 
     pub(crate) fn finish(&self) {
@@ -240,14 +249,14 @@ struct Work {
 }
 
 impl Work {
-    fn run(mut self, list: &Receiver<Job>, tell: &impl Fn(Done)) {
-        for job in list {
+    fn run(mut self, list: &Receiver<(u64, Job)>, tell: &impl Fn(u64, Done)) {
+        for (group, job) in list {
             let blocks = Arc::clone(&self.blocks);
             let mut blocks = blocks.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(blocks) = blocks.as_mut() else { return };
             let worked = catch_unwind(AssertUnwindSafe(|| self.work(blocks.as_mut(), job)));
             let done = worked.unwrap_or_else(|_| Err(std::io::Error::other("it has panicked")));
-            tell(done.unwrap_or_else(|error| Done::Failed(error.to_string())));
+            tell(group, done.unwrap_or_else(|error| Done::Failed(error.to_string())));
         }
     }
 

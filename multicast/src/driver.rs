@@ -64,10 +64,8 @@ pub(crate) struct Driver<'e> {
 }
 
 impl<'e> Driver<'e> {
-    /// Until it is told to end.
-    pub(crate) fn run(engine: &'e hg::Engine, inbox: &'e Arc<Inbox>) {
-        Inbox::become_driver();
-        let mut driver = Self {
+    fn new(engine: &'e hg::Engine, inbox: &'e Arc<Inbox>) -> Self {
+        Self {
             engine,
             inbox,
             members: FxHashMap::default(),
@@ -82,7 +80,13 @@ impl<'e> Driver<'e> {
             crowded: 0,
             cores: thread::available_parallelism().map_or(1, usize::from),
             touched: Vec::new(),
-        };
+        }
+    }
+
+    /// Until it is told to end.
+    pub(crate) fn run(engine: &'e hg::Engine, inbox: &'e Arc<Inbox>) {
+        Inbox::become_driver();
+        let mut driver = Self::new(engine, inbox);
         let waker = Waker::from(Arc::clone(inbox));
         loop {
             let inputs = inbox.take();
@@ -160,7 +164,7 @@ impl<'e> Driver<'e> {
                 self.give(id, Event::Own { why: "it has left the group".to_owned() });
                 self.remove(id);
             }
-            Input::Disk(disk, done) => self.disk_done(disk, done),
+            Input::Disk(disk, group, done) => self.disk_done(disk, group, done),
             Input::End => {}
         }
     }

@@ -100,7 +100,7 @@ impl Group {
             let disk = process.inbox.next_disk();
             number = Some(disk);
             let inbox = Arc::clone(&process.inbox);
-            let tell = move |done| inbox.tell(Input::Disk(disk, done));
+            let tell = move |group, done| inbox.tell(Input::Disk(disk, group, done));
             Disk::start(&process.engine, blocks, self.block_size(size).min(size.max(1)), tell)
         })?;
         let block_size = self.block_size(size);

@@ -49,8 +49,8 @@ pub(crate) enum Input {
     Received(GroupId, u64),
     /// The handle was dropped.
     Leave(GroupId),
-    /// What became of a job of the disk of this number.
-    Disk(u64, Done),
+    /// What became of a job of the disk of this number, for so many groups after the first one.
+    Disk(u64, u64, Done),
     End,
 }
 

@@ -52,7 +52,7 @@ enum Telling {
 }
 
 /// What a member of a group is told by another one.
-type Words = (GroupId, u32, Message<Source>);
+pub(super) type Words = (GroupId, u32, Message<Source>);
 
 impl Acquaintance {
     /// What was asked is not waited for any more.
@@ -92,6 +92,15 @@ impl Acquaintances {
         let groups = it.groups;
         it.end(inbox);
         *it = Acquaintance { groups, ..Acquaintance::default() };
+    }
+
+    /// What waits until whoever is there was met.
+    #[cfg(test)]
+    pub(super) fn waiting(&self, address: &Address) -> &[Words] {
+        match self.0.get(address).map(|it| &it.telling) {
+            Some(Telling::Asked { waiting, .. }) => waiting,
+            Some(Telling::Unmet | Telling::Met) | None => &[],
+        }
     }
 
     /// Whether this peer speaks for the process at this address.

@@ -206,12 +206,16 @@ impl Driver<'_> {
     }
 
     /// What became of a job of a disk.
-    pub(super) fn disk_done(&mut self, disk: u64, done: Done) {
+    pub(super) fn disk_done(&mut self, disk: u64, group: u64, done: Done) {
         let Some(&(id, object)) = self.disks.get(&disk) else { return };
         let Some(member) = self.members.get_mut(&id) else { return };
         let local = member.locals.get_mut(&object).filter(|it| it.disk == Some(disk));
         let Some(store) = local.and_then(|it| it.store.disk()) else { return };
         match done {
+            // That group has failed: another one may want the same block now, of another member.
+            Done::Holds { .. } | Done::Loaded { .. } if store.is_stale(group) => {}
+            Done::Written { from, .. } if store.is_stale(group) => store.free(&from),
+            Done::Finished if store.is_stale(group) => store.is_finished = true,
             Done::Holds { block, is_held: true } => {
                 member.arrived(object, block, true);
                 self.give(id, Event::Arrived { object, block });

@@ -263,7 +263,7 @@ impl Member {
         let block_size = header.block_size.min(header.size.max(1));
         let store = destination.and_then(|destination| {
             Store::of_destination(engine, destination, header.size, |blocks| {
-                let tell = move |done| inbox.tell(Input::Disk(disk, done));
+                let tell = move |group, done| inbox.tell(Input::Disk(disk, group, done));
                 Disk::start(engine, blocks, block_size, tell)
             })
         });
@@ -404,7 +404,7 @@ impl Member {
 }
 
 /// Of all that members have to agree on.
-fn digest(members: &[Address], nodes: &[u32]) -> u64 {
+pub(super) fn digest(members: &[Address], nodes: &[u32]) -> u64 {
     let names = members.iter().flat_map(|it| it.as_str().bytes().chain([0]));
     let nodes = nodes.iter().flat_map(|it| it.to_le_bytes());
     names.chain(nodes).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

@@ -1,5 +1,7 @@
 //! Strangers, and members that say what is not theirs to say.
 
+mod alone;
+
 use std::{
     fs::File,
     sync::{Arc, Mutex, mpsc::channel},

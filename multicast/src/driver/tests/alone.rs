@@ -1,0 +1,171 @@
+//! A driver without its thread: it is told what happens one by one, and nobody else says anything.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        mpsc::{Sender, channel},
+    },
+    thread,
+};
+
+use hg::Address;
+use watchdog::Watchdog;
+
+use super::super::{Driver, member::digest};
+use crate::{
+    Blocks, Destination, Error, GroupId, Options,
+    completion::Completion,
+    disk::Disk,
+    inbox::{Inbox, Input, Opening, Reformed, Sending},
+    machine::{Event, Message},
+    schedule::Choice,
+    shared::Shared,
+    store::Store,
+    wire::Source,
+};
+
+fn engine() -> hg::Engine {
+    hg::builder().open("sm://").unwrap()
+}
+
+/// This engine in its place, another one as the root or as the last member, and addresses of nobody.
+fn members(own: (&hg::Engine, usize), other: (&hg::Engine, usize), count: usize) -> Vec<Address> {
+    let member = |place| match place {
+        it if it == own.1 => own.0.address().clone(),
+        it if it == other.1 => other.0.address().clone(),
+        it => Address::new(&format!("sm://nobody-{it}")).unwrap(),
+    };
+    (0..count).map(member).collect()
+}
+
+fn nodes(count: usize) -> Vec<u32> {
+    (0..u32::try_from(count).unwrap()).collect()
+}
+
+fn open(
+    driver: &mut Driver<'_>,
+    own: u32,
+    members: Vec<Address>,
+    options: Options,
+    mut incoming: impl FnMut(u64) -> Destination + Send + 'static,
+) -> (GroupId, Arc<Shared>) {
+    let (id, shared) = (GroupId([7, 7]), Arc::new(Shared::default()));
+    driver.open(Opening {
+        id,
+        own,
+        nodes: nodes(members.len()),
+        members: members.into(),
+        options,
+        incoming: Box::new(move |it| Ok(incoming(it.number))),
+        shared: Arc::clone(&shared),
+    });
+    (id, shared)
+}
+
+fn told(driver: &mut Driver<'_>, id: GroupId, from: u32, message: Message<Source>) {
+    driver.give(id, Event::Message { from, message });
+}
+
+fn gone(driver: &mut Driver<'_>, id: GroupId, member: u32) {
+    driver.give(id, Event::Gone { member, why: "its process has ended".to_owned() });
+}
+
+fn joins(driver: &mut Driver<'_>, id: GroupId, member: u32) {
+    let of = &driver.members[&id];
+    let digest = digest(&of.addresses, &of.nodes);
+    told(driver, id, member, Message::Join { digest, whole: 0 });
+}
+
+/// The user goes on, as others have said or will hear.
+fn reform(driver: &mut Driver<'_>, id: GroupId) -> GroupId {
+    let (formed, is_formed) = channel();
+    let on_reformed = move |it: Result<Reformed, Error>| formed.send(it.unwrap().id).unwrap();
+    driver.reform(id, Box::new(on_reformed));
+    is_formed.try_recv().unwrap()
+}
+
+/// Until the disks have done so much.
+fn disks_do(driver: &mut Driver<'_>, count: usize) {
+    let mut done = 0;
+    while done < count {
+        for input in driver.inbox.take() {
+            done += usize::from(matches!(input, Input::Disk(..)));
+            driver.handle(input);
+        }
+        thread::yield_now();
+    }
+}
+
+struct Zeros;
+
+impl Blocks for Zeros {
+    fn read_at(&mut self, _offset: u64, into: &mut [u8]) -> io::Result<()> {
+        into.fill(0);
+        Ok(())
+    }
+
+    fn write_at(&mut self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The same, once it may read.
+struct Gated {
+    asked: Sender<()>,
+    gate: Arc<Mutex<()>>,
+}
+
+impl Blocks for Gated {
+    fn read_at(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let _ = self.asked.send(());
+        drop(self.gate.lock().unwrap());
+        Zeros.read_at(offset, into)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        Zeros.write_at(offset, bytes)
+    }
+}
+
+fn send(driver: &mut Driver<'_>, id: GroupId, blocks: Box<dyn Blocks>, size: u64, block_size: u64) {
+    let number = driver.inbox.next_disk();
+    let inbox = Arc::clone(driver.inbox);
+    let tell = move |group, done| inbox.tell(Input::Disk(number, group, done));
+    let disk = Disk::start(driver.engine, blocks, block_size, tell).unwrap();
+    let (store, ended) = (Store::Disk(disk), Completion::new().1);
+    let (disk, metadata) = (Some(number), Vec::new());
+    driver.send(id, Sending { store, disk, size, block_size, metadata, ended });
+}
+
+#[test]
+fn a_block_that_was_loaded_for_a_group_that_has_failed_is_not_offered_in_the_one_that_follows() {
+    let _watchdog = Watchdog::start();
+    // Loads under way when the group fails: of a small block, which lies in no slot, to two members; of a large one, to one.
+    let runs = [(Choice::Sequential, 1000, 1000, 2), (Choice::Chain, 300_000, 65_536, 1)];
+    for (schedule, size, block_size, loads) in runs {
+        let (own, other, inbox) = (engine(), engine(), Arc::new(Inbox::new()));
+        let mut driver = Driver::new(&own, &inbox);
+        let options = Options { schedule, ..Options::default() };
+        let members = members((&own, 0), (&other, 2), 3);
+        let (id, _) = open(&mut driver, 0, members, options, |_| Destination::Allocate);
+        [1, 2].into_iter().for_each(|member| joins(&mut driver, id, member));
+        let (asked, is_asked) = channel();
+        let gate = Arc::new(Mutex::new(()));
+        let held = gate.lock().unwrap();
+        let blocks = Box::new(Gated { asked, gate: Arc::clone(&gate) });
+        send(&mut driver, id, blocks, size, block_size);
+        is_asked.recv().unwrap();
+        gone(&mut driver, id, 1);
+        let id = reform(&mut driver, id);
+        joins(&mut driver, id, 1);
+        drop(held);
+        disks_do(&mut driver, loads + 1);
+        let words = driver.acquaintances.waiting(other.address());
+        let offers = words.iter().filter_map(|it| match &it.2 {
+            Message::Offer { block, header, .. } if it.0 == id => Some((*block, header.is_some())),
+            _ => None,
+        });
+        assert_eq!(offers.collect::<Vec<_>>(), [(0, true)], "{size} bytes");
+    }
+}
