@@ -288,6 +288,9 @@ impl<'e> Driver<'e> {
 
     fn perform(&mut self, id: GroupId, action: Action<Source>) {
         let Some(member) = self.members.get_mut(&id) else { return };
+        if let Some(disk) = ended(&action).and_then(|object| member.disk_of(object)) {
+            self.disks.remove(&disk);
+        }
         match action {
             Action::Tell { to, message } => self.tell(id, to, message),
             Action::Watch { member } => self.watch(id, member),
@@ -328,7 +331,9 @@ impl<'e> Driver<'e> {
         let disk = self.inbox.next_disk();
         let Some(member) = self.members.get_mut(&id) else { return };
         let event = member.prepare(object, self.engine, disk, self.inbox);
-        self.disks.insert(disk, (id, object));
+        if member.disk_of(object).is_some() {
+            self.disks.insert(disk, (id, object));
+        }
         member.machine.handle(event);
     }
 
@@ -382,5 +387,15 @@ impl<'e> Driver<'e> {
             }
         }
         has_moved
+    }
+}
+
+/// The object of which nothing is done after this.
+fn ended(action: &Action<Source>) -> Option<u64> {
+    match action {
+        Action::Deliver { object } | Action::Everywhere { object } | Action::Lost { object } => {
+            Some(*object)
+        }
+        _ => None,
     }
 }

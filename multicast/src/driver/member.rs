@@ -270,11 +270,17 @@ impl Member {
         match store {
             Ok(store) => {
                 let bytes = store.allocated();
-                self.locals.insert(object, Local::new(store, header, Some(disk)));
+                let disk = matches!(store, Store::Disk(_)).then_some(disk);
+                self.locals.insert(object, Local::new(store, header, disk));
                 Event::Ready { object, bytes }
             }
             Err(why) => Event::Refused { object, why },
         }
+    }
+
+    /// The number of an object's disk, where it has one.
+    pub(super) fn disk_of(&self, object: u64) -> Option<u64> {
+        self.locals.get(&object)?.disk
     }
 
     pub(super) fn begun(&self, from: u32, object: u64, block: u64) {

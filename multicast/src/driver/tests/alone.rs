@@ -18,11 +18,11 @@ use crate::{
     completion::Completion,
     disk::Disk,
     inbox::{Inbox, Input, Opening, Reformed, Sending},
-    machine::{Event, Message},
-    schedule::Choice,
+    machine::{Event, Header, Message},
+    schedule::{Choice, Kind},
     shared::Shared,
     store::Store,
-    wire::Source,
+    wire::{Place, Source},
 };
 
 fn engine() -> hg::Engine {
@@ -168,4 +168,42 @@ fn a_block_that_was_loaded_for_a_group_that_has_failed_is_not_offered_in_the_one
         });
         assert_eq!(offers.collect::<Vec<_>>(), [(0, true)], "{size} bytes");
     }
+}
+
+#[test]
+fn disks_are_known_by_number_while_there_is_one() {
+    let _watchdog = Watchdog::start();
+    let (own, other, inbox) = (engine(), engine(), Arc::new(Inbox::new()));
+    let mut driver = Driver::new(&own, &inbox);
+    let members = members((&own, 1), (&other, 0), 2);
+    let (id, shared) = open(&mut driver, 1, members, Options::default(), |object| {
+        if object == 0 { Destination::Allocate } else { Destination::Blocks(Box::new(Zeros)) }
+    });
+    told(&mut driver, id, 0, Message::Begin { next: 0 });
+    for object in 0..2 {
+        let header =
+            Header { size: 3, block_size: 3, kind: Kind::Direct, among: None, metadata: vec![] };
+        let source = Source { place: Place::Inline(vec![0; 3]), checksum: None };
+        let message = Message::Offer { object, block: 0, header: Some(header), source };
+        told(&mut driver, id, 0, message);
+        // It is written, and finished.
+        disks_do(&mut driver, if object == 0 { 0 } else { 2 });
+        assert_eq!(shared.lock().ready.len() as u64, object + 1);
+        assert_eq!(driver.disks.len(), 0, "after object {object}");
+    }
+}
+
+#[test]
+fn a_root_forgets_the_disk_of_what_is_everywhere() {
+    let _watchdog = Watchdog::start();
+    let (own, other, inbox) = (engine(), engine(), Arc::new(Inbox::new()));
+    let mut driver = Driver::new(&own, &inbox);
+    let members = members((&own, 0), (&other, 1), 2);
+    let (id, _) = open(&mut driver, 0, members, Options::default(), |_| Destination::Allocate);
+    joins(&mut driver, id, 1);
+    send(&mut driver, id, Box::new(Zeros), 1000, 1000);
+    disks_do(&mut driver, 1);
+    assert_eq!(driver.disks.len(), 1);
+    told(&mut driver, id, 1, Message::Whole { count: 1 });
+    assert_eq!(driver.disks.len(), 0);
 }
