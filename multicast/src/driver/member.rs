@@ -269,7 +269,7 @@ impl Member {
         });
         match store {
             Ok(store) => {
-                let bytes = store.allocated();
+                let bytes = store.allocated() + header.kept();
                 let disk = matches!(store, Store::Disk(_)).then_some(disk);
                 self.locals.insert(object, Local::new(store, header, disk));
                 Event::Ready { object, bytes }
@@ -314,7 +314,7 @@ impl Member {
 
     pub(super) fn deliver(&mut self, object: u64) {
         let Some(local) = self.locals.remove(&object) else { return };
-        let bytes = local.store.allocated();
+        let bytes = local.store.allocated() + local.header.kept();
         let Some(data) = local.store.into_data() else {
             tracing::error!(object, "the memory of an object is used by somebody else");
             return;

@@ -34,9 +34,16 @@ fn join(
     all: &[Multicast],
     incoming: impl Fn(u32) -> Result<Destination, String> + Clone + Send + 'static,
 ) -> (GroupId, Vec<Group>) {
+    join_with(all, &Options { schedule: Choice::Chain, ..Options::default() }, incoming)
+}
+
+fn join_with(
+    all: &[Multicast],
+    options: &Options,
+    incoming: impl Fn(u32) -> Result<Destination, String> + Clone + Send + 'static,
+) -> (GroupId, Vec<Group>) {
     let members: Vec<_> = all.iter().map(|it| it.address().clone()).collect();
     let id = GroupId::random().unwrap();
-    let options = Options { schedule: Choice::Chain, ..Options::default() };
     let join = |(own, it): (u32, &Multicast)| {
         let incoming = incoming.clone();
         it.group(id, &members, own, options.clone(), move |_| incoming(own)).unwrap()
@@ -264,4 +271,31 @@ fn nobody_goes_on_as_another_group_that_there_is() {
         assert!(matches!(reformed, Err(Error::SameId)), "{url}: {reformed:?}");
         goes_on(good);
     }
+}
+
+#[test]
+fn what_users_receive_makes_room_for_as_much_as_it_has_taken() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let options = Options { untaken_bytes_max: 5000, ..Options::default() };
+        let all = three(url);
+        let engines: Vec<_> = all.iter().map(|it| it.engine().clone()).collect();
+        let (_, groups) = join_with(&all, &options, move |own| {
+            let memory = memory_of(&engines[own as usize], 3000);
+            Ok(if own == 1 { Destination::Registered(memory) } else { Destination::Allocate })
+        });
+        for number in 0..30 {
+            let sending = groups[0].send(vec![5; 3000 * (number % 2)], &[7; 2000]).unwrap();
+            for group in &groups[1..] {
+                assert_eq!(group.receive().wait().unwrap().unwrap().number, number as u64);
+            }
+            sending.wait().unwrap();
+        }
+        let closing: Vec<_> = groups.into_iter().map(Group::close).collect();
+        closing.into_iter().for_each(|it| it.wait().unwrap());
+    }
+}
+
+fn memory_of(engine: &hg::Engine, size: usize) -> Arc<hg::bulk::Bulk> {
+    Arc::new(engine.expose(vec![0; size], hg::bulk::Rights::READ).unwrap())
 }

@@ -7,6 +7,8 @@ use crate::schedule::{Kind, WHOLE_BLOCKS_MAX};
 
 /// Bytes that may stand in front of an object.
 pub const METADATA_MAX: usize = 4096;
+/// What an object that nobody has received takes, as it counts beside its own bytes.
+const OBJECT_BYTES: u64 = 256;
 /// Longest reason that is passed on, in bytes.
 const WHY_MAX: usize = 512;
 /// No root comes to numbers of objects from here.
@@ -33,6 +35,11 @@ impl Header {
     /// Whether who takes its blocks says only that the object is whole: straight from the root, and few.
     pub(crate) fn is_taken_whole(&self) -> bool {
         self.kind == Kind::Direct && self.blocks() <= WHOLE_BLOCKS_MAX
+    }
+
+    /// What it counts among the bytes that nobody has received, beside its memory.
+    pub(crate) fn kept(&self) -> u64 {
+        self.metadata.len() as u64 + OBJECT_BYTES
     }
 
     /// Where a block begins, and how long it is.

@@ -66,7 +66,7 @@ impl<S> Machine<S> {
         };
         let is_ready = object.is_ready;
         if !is_ready {
-            object.bytes = object.header.size; // Until it is known better.
+            object.bytes = object.header.size + object.header.kept(); // Until it is known better.
             self.untaken += object.bytes;
         }
         self.objects.insert(number, object);

@@ -360,3 +360,21 @@ fn a_root_that_closes_does_not_wait_for_those_whose_group_has_failed() {
     root.handle(Event::Message { from: 1, message });
     assert_eq!(done_by(&mut root), [Action::Closed], "everything is everywhere");
 }
+
+#[test]
+fn objects_without_a_byte_count_among_those_that_nobody_has_received() {
+    let config = Config { own: 1, nodes: vec![0, 1], digest: 0, in_flight: 1, untaken_max: 10_000 };
+    let mut machine = Machine::<u64>::new(config, Carried::default());
+    machine.handle(Event::Message { from: 0, message: Message::Begin { next: 0 } });
+    let metadata = vec![0; METADATA_MAX];
+    let header = Header { size: 0, metadata, ..header_of_two(Kind::Direct) };
+    let mut prepared = 0;
+    for object in 0..50 {
+        let header = Some(header.clone());
+        let message = Message::Offer { object, block: 0, header, source: 0 };
+        machine.handle(Event::Message { from: 0, message });
+        let actions = done_by(&mut machine);
+        prepared += actions.iter().filter(|it| matches!(it, Action::Prepare { .. })).count();
+    }
+    assert_eq!(prepared, 3);
+}
