@@ -363,10 +363,7 @@ impl<S> Machine<S> {
             Event::Wrong { from, why } => self.fail(from, &why, true),
             Event::Finished { object } => self.handle_finished(object),
             Event::Late => self.handle_late(),
-            Event::Close => {
-                self.is_closing = true;
-                self.close_if_done();
-            }
+            Event::Close => self.close(),
         }
     }
 

@@ -321,9 +321,11 @@ impl Member {
         };
         let Header { size, metadata, .. } = local.header;
         let received = Received { number: object, size, metadata, data };
+        // Who closes receives nothing more.
+        let received = self.closing.is_none().then_some((received, bytes));
         self.shared.change(|state| {
             state.progress.objects += 1;
-            state.ready.push_back((received, bytes));
+            state.ready.extend(received);
         });
     }
 
@@ -372,6 +374,8 @@ impl Member {
             }
             None => {
                 self.closing = Some(closing);
+                let unreceived = std::mem::take(&mut self.shared.lock().ready);
+                drop(unreceived);
                 false
             }
         }

@@ -274,6 +274,19 @@ fn nobody_goes_on_as_another_group_that_there_is() {
 }
 
 #[test]
+fn receivers_that_close_without_having_received_let_the_root_close() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let options = Options { untaken_bytes_max: 1, ..Options::default() };
+        let (_, groups) = join_with(&three(url), &options, |_| Ok(Destination::Allocate));
+        let sent: Vec<_> = (0..3).map(|_| groups[0].send(vec![5; 300_000], b"").unwrap()).collect();
+        let closing: Vec<_> = groups.into_iter().map(Group::close).collect();
+        closing.into_iter().for_each(|it| it.wait().unwrap());
+        sent.into_iter().for_each(|it| it.wait().unwrap());
+    }
+}
+
+#[test]
 fn what_users_receive_makes_room_for_as_much_as_it_has_taken() {
     let _watchdog = Watchdog::start();
     for url in URLS {

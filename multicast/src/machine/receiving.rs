@@ -166,7 +166,10 @@ impl<S> Machine<S> {
                 return;
             }
             self.deliver += 1;
-            if self.objects.remove(&object).is_some() {
+            if let Some(delivered) = self.objects.remove(&object) {
+                if self.is_closing {
+                    self.untaken -= delivered.bytes;
+                }
                 self.actions.push_back(Action::Deliver { object });
             }
         }

@@ -97,6 +97,9 @@ impl<S> Machine<S> {
         }
         self.pump();
         self.deliver_whole(false);
+        if self.is_closing {
+            self.begin_objects(); // What was delivered counts no more.
+        }
     }
 
     /// Whether nothing of an object is left to pass on.
@@ -133,6 +136,14 @@ impl<S> Machine<S> {
             }
         }
         self.pump();
+        self.close_if_done();
+    }
+
+    /// What is delivered is received by nobody from now on, and counts no more.
+    pub(super) fn close(&mut self) {
+        self.is_closing = true;
+        self.untaken = self.objects.values().map(|it| it.bytes).sum();
+        self.begin_objects();
         self.close_if_done();
     }
 

@@ -69,6 +69,20 @@ fn whoever_does_not_receive_holds_up_its_own_group_only_in_bounded_memory() {
 }
 
 #[test]
+fn whoever_closes_without_having_received_holds_up_nothing() {
+    for seed in 0..200 {
+        let story = Story {
+            deaf: Some(1),
+            deaf_closes: true,
+            deaths: vec![],
+            reforms: false,
+            ..Story::of(seed)
+        };
+        World::new(story, false).run();
+    }
+}
+
+#[test]
 fn more_offers_than_a_lane_has_are_a_breach() {
     let config = Config { own: 1, nodes: vec![0, 1], digest: 0, in_flight: 1, untaken_max: 1 };
     let mut machine = Machine::<u64>::new(config, Carried::default());
@@ -359,6 +373,32 @@ fn a_root_that_closes_does_not_wait_for_those_whose_group_has_failed() {
     let message = Message::Failed { member: 1, why: "it has left the group".to_owned() };
     root.handle(Event::Message { from: 1, message });
     assert_eq!(done_by(&mut root), [Action::Closed], "everything is everywhere");
+}
+
+#[test]
+fn a_receiver_that_closes_holds_up_nothing_by_what_it_has_not_received() {
+    let config = Config { own: 1, nodes: vec![0, 1], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut machine = Machine::<u64>::new(config, Carried::default());
+    machine.handle(Event::Message { from: 0, message: Message::Begin { next: 0 } });
+    comes(&mut machine, 0..1, 1000);
+    let prepared = |actions: Vec<Action<u64>>| {
+        let is_it = |it: &Action<u64>| match it {
+            Action::Prepare { object } => Some(*object),
+            _ => None,
+        };
+        actions.iter().filter_map(is_it).collect::<Vec<_>>()
+    };
+    assert!(prepared(comes(&mut machine, 1..4, 1000)).is_empty(), "nobody has received the first");
+    machine.handle(Event::Close);
+    for object in 1..4 {
+        assert_eq!(prepared(done_by(&mut machine)), [object], "one at a time");
+        machine.handle(Event::Ready { object, bytes: 1000 });
+        machine.handle(Event::Arrived { object, block: 0 });
+        machine.handle(Event::Finished { object });
+    }
+    done_by(&mut machine);
+    machine.handle(Event::Message { from: 0, message: Message::Closed { count: 4 } });
+    assert!(done_by(&mut machine).contains(&Action::Closed));
 }
 
 #[test]

@@ -66,6 +66,16 @@ impl World {
         }
     }
 
+    /// What was delivered there can be received no more.
+    pub(super) fn close_handle(&mut self, group: usize, member: u32) {
+        let it = &self.groups[group];
+        let (line, process) = (it.line, it.processes[member as usize]);
+        if it.machines[member as usize].as_ref().is_some_and(|it| !it.is_over()) {
+            self.lines[line].closed_by.push(process);
+            self.lines[line].unreceived.remove(&process);
+        }
+    }
+
     pub(super) fn leave(&mut self, of: (usize, u32)) {
         let Some((group, member)) = self.now(of) else { return };
         let it = &mut self.groups[group];

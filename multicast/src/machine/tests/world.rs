@@ -266,6 +266,9 @@ impl World {
     }
 
     pub(super) fn give(&mut self, group: usize, member: u32, event: Event<u64>) {
+        if matches!(event, Event::Close) {
+            self.close_handle(group, member);
+        }
         let Some(machine) = &mut self.groups[group].machines[member as usize] else { return };
         if self.says {
             eprintln!("{}: group {group}, member {member}: {event:?}", self.now);
