@@ -21,8 +21,10 @@ pub(super) struct Pull<'e> {
     pub(super) group: GroupId,
     object: u64,
     block: u64,
-    /// The slot that it comes to, of an object on a disk.
-    slot: Option<u64>,
+    /// The slot that it comes to, of the object on the disk of this number.
+    slot: Option<(u64, u64)>,
+    /// Its group has failed, and it is kept until nothing comes to its slot any more.
+    is_given_up: bool,
     come: Come,
     /// Bytes that come now.
     len: u64,
@@ -89,7 +91,7 @@ impl Driver<'_> {
             return;
         }
         let slot = match &mut local.store {
-            Store::Disk(disk) => disk.room_to_come(),
+            Store::Disk(disk) => local.disk.zip(disk.room_to_come()),
             Store::Bytes(_) | Store::Memory { .. } | Store::Unseen(_) | Store::Frozen { .. } => {
                 None
             }
@@ -98,7 +100,13 @@ impl Driver<'_> {
     }
 
     /// Gets a block, or the next piece of one, to where it belongs or to a slot.
-    fn get(&mut self, id: GroupId, (object, block): (u64, u64), slot: Option<u64>, come: Come) {
+    fn get(
+        &mut self,
+        id: GroupId,
+        (object, block): (u64, u64),
+        slot: Option<(u64, u64)>,
+        come: Come,
+    ) {
         let Some(member) = self.members.get_mut(&id) else { return };
         let Some(coming) = member.coming.get(&(object, block)) else { return };
         let Some(local) = member.locals.get_mut(&object) else { return };
@@ -107,7 +115,7 @@ impl Driver<'_> {
         let left = extent.len - come.bytes;
         let near = match &mut local.store {
             Store::Memory { bulk, .. } => Some((extent.offset, std::sync::Arc::clone(bulk))),
-            Store::Disk(disk) => slot.and_then(|slot| Some((slot, disk.memory()?))),
+            Store::Disk(disk) => slot.and_then(|slot| Some((slot.1, disk.memory()?))),
             Store::Bytes(_) | Store::Unseen(_) | Store::Frozen { .. } => None,
         };
         let is_summed = matches!(local.store, Store::Memory { .. })
@@ -117,6 +125,7 @@ impl Driver<'_> {
         let start = offset.checked_add(come.bytes);
         let end = start.and_then(|start| Some(start..start.checked_add(len)?));
         let Some(Ok(far)) = end.map(|range| memory.range(range)) else {
+            local.free(slot);
             let why = "it offers memory that it has not".to_owned();
             self.give(id, Event::Wrong { from, why });
             return;
@@ -132,11 +141,43 @@ impl Driver<'_> {
         match (peer, range) {
             (Ok(peer), Ok(range)) => {
                 let transfer = self.engine.pull(&peer, far, range);
-                self.pulls.push(Pull { group: id, object, block, slot, come, len, transfer });
+                let is_given_up = false;
+                self.pulls.push(Pull {
+                    group: id,
+                    object,
+                    block,
+                    slot,
+                    is_given_up,
+                    come,
+                    len,
+                    transfer,
+                });
             }
             (Err(error), _) | (_, Err(error)) => {
+                local.free(slot);
                 self.give(id, Event::Broken { from, why: error.to_string() });
             }
+        }
+    }
+
+    /// What is on its way to a group is not wanted any more. A slot is free once nothing comes there.
+    pub(super) fn forget_pulls(&mut self, id: GroupId) {
+        self.pulls.retain(|it| it.group != id || it.slot.is_some());
+        for pull in self.pulls.iter_mut().filter(|it| it.group == id) {
+            pull.is_given_up = true;
+            pull.transfer.cancel();
+        }
+    }
+
+    /// Nothing comes to this slot, of whichever group its object is now.
+    fn free(&mut self, slot: Option<(u64, u64)>) {
+        let of = slot.and_then(|it| self.disks.get(&it.0));
+        let Some((member, object)) = of.and_then(|it| Some((self.members.get_mut(&it.0)?, it.1)))
+        else {
+            return;
+        };
+        if let Some(local) = member.locals.get_mut(&object) {
+            local.free(slot);
         }
     }
 
@@ -159,6 +200,12 @@ impl Driver<'_> {
 
     fn pulled(&mut self, pull: &Pull<'_>, outcome: Result<(), TransferError>) {
         let Pull { group: id, object, block, slot, come, len, .. } = *pull;
+        if pull.is_given_up || outcome.is_err() {
+            self.free(slot);
+        }
+        if pull.is_given_up {
+            return;
+        }
         let Some(member) = self.members.get_mut(&id) else { return };
         let Some(coming) = member.coming.get(&(object, block)) else { return };
         let (from, checksum) = (coming.from, coming.source.checksum);
@@ -170,7 +217,7 @@ impl Driver<'_> {
                 self.give(id, Event::Broken { from, why });
             }
             (Ok(()), Store::Disk(disk), Some(slot)) => {
-                disk.write(extent, Slot::At(slot), checksum);
+                disk.write(extent, Slot::At(slot.1), checksum);
             }
             (Ok(()), store @ Store::Memory { .. }, _) => {
                 let Some(checksum) = checksum else {

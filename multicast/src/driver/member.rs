@@ -57,6 +57,13 @@ impl Local {
         Extent { block, offset, len }
     }
 
+    /// Nothing comes to this slot.
+    pub(super) fn free(&mut self, slot: Option<(u64, u64)>) {
+        if let (Some(disk), Some((_, at))) = (self.store.disk(), slot) {
+            disk.free(&Slot::At(at));
+        }
+    }
+
     pub(super) fn checksum(&self, block: u64) -> Option<u32> {
         self.checksums.get(usize::try_from(block).ok()?).copied().flatten()
     }

@@ -6,10 +6,11 @@ use std::{
         Arc, Mutex,
         mpsc::{Sender, channel},
     },
+    task::{Context, Waker},
     thread,
 };
 
-use hg::Address;
+use hg::{Address, bulk::Rights};
 use watchdog::Watchdog;
 
 use super::super::{Driver, member::digest};
@@ -167,6 +168,41 @@ fn a_block_that_was_loaded_for_a_group_that_has_failed_is_not_offered_in_the_one
             _ => None,
         });
         assert_eq!(offers.collect::<Vec<_>>(), [(0, true)], "{size} bytes");
+    }
+}
+
+#[test]
+fn slots_of_blocks_that_were_given_up_are_free_again_once_nothing_comes_there() {
+    let _watchdog = Watchdog::start();
+    let (own, other, inbox) = (engine(), engine(), Arc::new(Inbox::new()));
+    let memory = other.expose(vec![0; 200_000], Rights::READ).unwrap();
+    let mut driver = Driver::new(&own, &inbox);
+    let (count, options) = (14, Options::default());
+    let members = members((&own, 1), (&other, 0), count);
+    let blocks = |_| Destination::Blocks(Box::new(Zeros));
+    let (mut id, _) = open(&mut driver, 1, members, options, blocks);
+    let header = Header {
+        size: 200_000,
+        block_size: 100_000,
+        kind: Kind::Chain,
+        among: None,
+        metadata: vec![],
+    };
+    // There are 8.
+    for last in (3..u32::try_from(count).unwrap()).rev() {
+        told(&mut driver, id, 0, Message::Begin { next: 0 });
+        let place = Place::At { memory: memory.descriptor(), offset: 0 };
+        let (header, source) = (Some(header.clone()), Source { place, checksum: None });
+        told(&mut driver, id, 0, Message::Offer { object: 0, block: 0, header, source });
+        assert!(driver.pulls.iter().any(|it| it.group == id), "it comes: {last}");
+        gone(&mut driver, id, last);
+        let (new, members) = ([u64::from(last), 0], (0..last).collect());
+        told(&mut driver, id, 0, Message::Reform { id: new, members });
+        id = reform(&mut driver, id);
+        let mut context = Context::from_waker(Waker::noop());
+        while !driver.pulls.is_empty() {
+            driver.poll_pulls(&mut context);
+        }
     }
 }
 
