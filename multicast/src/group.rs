@@ -295,7 +295,9 @@ impl Future for Receive<'_> {
         if let Some(received) = self.take(&mut state) {
             return Poll::Ready(received);
         }
-        state.wakers.push(context.waker().clone());
+        if !state.wakers.iter().any(|it| it.will_wake(context.waker())) {
+            state.wakers.push(context.waker().clone());
+        }
         Poll::Pending
     }
 }

@@ -4,7 +4,9 @@ mod alone;
 
 use std::{
     fs::File,
+    pin::pin,
     sync::{Arc, Mutex, mpsc::channel},
+    task::{Context, Waker},
 };
 
 use hg::CallError;
@@ -311,4 +313,16 @@ fn what_users_receive_makes_room_for_as_much_as_it_has_taken() {
 
 fn memory_of(engine: &hg::Engine, size: usize) -> Arc<hg::bulk::Bulk> {
     Arc::new(engine.expose(vec![0; size], hg::bulk::Rights::READ).unwrap())
+}
+
+#[test]
+fn a_receiver_that_is_polled_again_and_again_keeps_one_waker() {
+    let _watchdog = Watchdog::start();
+    let (_, groups) = joined("sm://");
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..1000 {
+        assert!(pin!(groups[1].receive()).poll(&mut context).is_pending());
+    }
+    assert_eq!(groups[1].shared.lock().wakers.len(), 1);
+    goes_on(groups);
 }
