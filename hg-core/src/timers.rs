@@ -12,7 +12,8 @@ use crate::table::Key;
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, Key)>>,
-    /// Armed last, and not among those yet: of calls one after the other, each is over before the next one is armed.
+    /// Armed last, and not among those until another one is armed, or it comes up: of calls one after the other, each is over before
+    /// that. So what is put among those is alive, or about to be taken.
     latest: Option<(Instant, Key)>,
     live: usize,
 }
@@ -42,13 +43,6 @@ impl Timers {
         self.heap.push(Reverse((at, key)));
     }
 
-    /// All are in the heap.
-    fn settle(&mut self) {
-        if let Some(latest) = self.latest.take() {
-            self.heap.push(Reverse(latest));
-        }
-    }
-
     /// Counts a timer as dead; it is swept out when the dead outnumber the living.
     #[inline]
     pub(crate) fn disarm(&mut self) {
@@ -65,19 +59,19 @@ impl Timers {
     /// When the earliest comes up that counts.
     #[must_use]
     pub(crate) fn next(&mut self, alive: impl Fn(Key) -> bool) -> Option<Instant> {
-        self.settle();
-        while let Some(Reverse((at, key))) = self.heap.peek() {
-            if alive(*key) {
-                return Some(*at);
-            }
+        while self.heap.peek().is_some_and(|first| !alive(first.0.1)) {
             self.heap.pop();
         }
-        None
+        self.latest = self.latest.filter(|(_, key)| alive(*key));
+        let first = self.heap.peek().map(|first| first.0.0);
+        first.into_iter().chain(self.latest.map(|(at, _)| at)).min()
     }
 
     /// Takes one that has come up; may be one that is dead.
     pub(crate) fn pop_due(&mut self, now: Instant) -> Option<Key> {
-        self.settle();
+        if let Some(due) = self.latest.take_if(|(at, _)| *at <= now) {
+            self.heap.push(Reverse(due)); // In turn with others.
+        }
         let first = self.heap.peek_mut()?;
         (first.0.0 <= now).then(|| PeekMut::pop(first).0.1)
     }
@@ -104,15 +98,30 @@ mod tests {
     }
 
     #[test]
-    fn dead_timers_do_not_pile_up() {
-        let zero = test_instant();
-        let mut timers = Timers::default();
-        for count in 0..10_000 {
-            timers.arm(zero + Duration::from_secs(60), Key::from_bits(count), |_| false);
-            timers.disarm();
+    fn dead_timers_do_not_pile_up_whatever_else_is_armed_and_whoever_looks() {
+        for (others, sleeps) in [0, 1, 2].into_iter().flat_map(|it| [(it, false), (it, true)]) {
+            let zero = test_instant();
+            let [sooner, later] = [9, 60].map(|secs| zero + Duration::from_secs(secs));
+            let mut timers = Timers::default();
+            for key in 0..others {
+                timers.arm(sooner, Key::from_bits(key), |_| true);
+            }
+            for key in others..10_000 {
+                let alive = |other: Key| other.to_bits() < others || other.to_bits() == key;
+                timers.arm(later, Key::from_bits(key), alive);
+                assert_eq!(timers.pop_due(zero), None);
+                if sleeps {
+                    let next = if others > 0 { sooner } else { later };
+                    assert_eq!(timers.next(alive), Some(next));
+                }
+                timers.disarm();
+                assert_eq!(timers.pop_due(zero), None);
+            }
+            assert!(timers.heap.len() <= SWEEP_ABOVE + 1, "{} timers", timers.heap.len());
+            assert_eq!(timers.next(|_| false), None);
+            let due = std::iter::from_fn(|| timers.pop_due(later)).count();
+            assert!(due <= 1, "the last one, which is dead");
         }
-        assert!(timers.heap.len() <= SWEEP_ABOVE + 1, "{} timers", timers.heap.len());
-        assert_eq!(timers.next(|_| false), None);
     }
 
     #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
