@@ -354,6 +354,7 @@ impl Operations {
     /// Ends all that is open: the engine shuts down.
     pub fn close(&mut self, failure: &Failure, why: &TransferError) {
         self.to_move.clear();
+        self.moving.clear();
         let open: Vec<OperationId> = self.table.iter().map(|(id, _)| id).collect();
         for id in open {
             if self.table.get(id).is_some_and(|it| it.kind == Kind::Transfer) {

@@ -233,8 +233,8 @@ fn room_is_granted_once_for_each_place_and_waits_that_were_left_are_forgotten() 
     assert!(calls.is_empty() && calls.granted == 0 && calls.others == 0);
 }
 
-/// A domain with a context, and a pull from its own memory that has begun: this side moves the bytes.
-fn pulling(calls: &mut Operations) -> (Arc<dyn Domain>, Box<dyn Context>, OperationId) {
+/// A domain with a context whose peer is itself: this side moves the bytes of their transfers.
+fn own_peer() -> (Arc<dyn Domain>, Box<dyn Context>, Peer) {
     let address = Address::new("mem://").unwrap();
     let domain = Mem::default().open(&address, &OpenOptions::listening()).unwrap();
     let mut context = domain.context(0).unwrap();
@@ -245,20 +245,28 @@ fn pulling(calls: &mut Operations) -> (Arc<dyn Domain>, Box<dyn Context>, Operat
     while !context.moves(peer) {
         context.progress(some_instant(), &mut Vec::new()).unwrap();
     }
+    (domain, context, peer)
+}
+
+/// Begins a pull from its own memory.
+fn pull(
+    calls: &mut Operations,
+    (domain, context, peer): &mut (Arc<dyn Domain>, Box<dyn Context>, Peer),
+) -> OperationId {
     let register = || Local::register(domain.as_ref(), 0, vec![1; 100].into(), Rights::all());
     let [near, far] = [(); 2].map(|()| Arc::new(register().unwrap()));
-    let far = far.descriptor(own.scheme()).range(..).unwrap();
+    let far = far.descriptor(context.address().scheme()).range(..).unwrap();
     let plan = Plan::new(Near::Pull(near.all()), far, Limits::whole());
-    let id = calls.begin_transfer(peer, plan, context.as_mut());
-    (domain, context, id)
+    calls.begin_transfer(*peer, plan, context.as_mut())
 }
 
 #[test]
 fn a_transfer_that_has_settled_while_its_bytes_are_moved_has_no_timer_any_more() {
     let mut calls = Operations::new(8);
-    let (_domain, mut context, id) = pulling(&mut calls);
+    let mut own = own_peer();
+    let id = pull(&mut calls, &mut own);
     calls.set_deadline(id, some_instant());
-    let moving = calls.next_move(context.as_mut()).unwrap();
+    let moving = calls.next_move(own.1.as_mut()).unwrap();
     calls.close(&Failure::Closed, &TransferError::Closed);
     assert!(calls.is_settled(id) && !calls.timers.any());
     // Whoever waited for it learns of that, and does not take it.
@@ -266,6 +274,19 @@ fn a_transfer_that_has_settled_while_its_bytes_are_moved_has_no_timer_any_more()
     assert!(!calls.timers.any() && !calls.is_empty(), "its memory is in use");
     calls.handle_moved(moving, Came::Over, None);
     assert!(calls.is_empty());
+}
+
+#[test]
+fn after_the_close_no_piece_is_to_be_moved_although_some_have_waited_for_one_that_ends() {
+    let mut calls = Operations::new(8);
+    let mut own = own_peer();
+    let [first, second] = [(); 2].map(|()| pull(&mut calls, &mut own));
+    let moving = calls.next_move(own.1.as_mut()).unwrap();
+    assert!(moving.transfer() == first && calls.next_move(own.1.as_mut()).is_none());
+    calls.close(&Failure::Closed, &TransferError::Closed);
+    calls.handle_moved(moving, Came::Over, None);
+    assert!(!calls.has_moves(), "a round would follow the other for ever");
+    assert!([first, second].iter().all(|id| calls.take(*id).is_some()) && calls.is_empty());
 }
 
 #[derive(Debug, Clone, Copy)]
