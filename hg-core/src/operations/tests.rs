@@ -289,6 +289,25 @@ fn after_the_close_no_piece_is_to_be_moved_although_some_have_waited_for_one_tha
     assert!([first, second].iter().all(|id| calls.take(*id).is_some()) && calls.is_empty());
 }
 
+#[test]
+fn transfers_that_end_before_their_turn_with_a_peer_are_forgotten_however_long_a_piece_takes() {
+    let mut calls = Operations::new(8);
+    let mut own = own_peer();
+    let first = pull(&mut calls, &mut own);
+    let moving = calls.next_move(own.1.as_mut()).unwrap();
+    for _ in 0..1000 {
+        let id = pull(&mut calls, &mut own);
+        assert!(calls.next_move(own.1.as_mut()).is_none(), "one at a time");
+        assert!(calls.abandon(id, some_instant()).is_none());
+    }
+    assert!(calls.moving[&own.2].len() < 10, "{} in turn", calls.moving[&own.2].len());
+    let last = pull(&mut calls, &mut own);
+    assert!(calls.next_move(own.1.as_mut()).is_none());
+    calls.handle_moved(moving, Came::Over, Some(own.1.as_mut()));
+    assert!(calls.is_settled(first) && !calls.is_settled(last));
+    assert_eq!(calls.next_move(own.1.as_mut()).map(|it| it.transfer()), Some(last));
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Event {
     SendOk,

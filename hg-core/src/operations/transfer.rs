@@ -8,8 +8,10 @@ use std::{
 use hg_bulk::{Piece, Place, Plan, Range, Regions, RemoteRange, TransferError};
 use hg_na::{Context, Direction, Op, OpId, Peer, Returned, SharedBytes};
 
-use super::{Effect, Extra, Kind, Moved, OperationId, Operations, Outcome, Owner, call::OpState};
-use crate::deferred::Action;
+use super::{
+    Effect, Extra, Kind, Moved, Operation, OperationId, Operations, Outcome, Owner, call::OpState,
+};
+use crate::{deferred::Action, table::Table};
 
 /// After this time whoever waits for a transfer that was stopped is told, although the transport has its memory still: a peer
 /// that stands still in the middle of one, say.
@@ -162,11 +164,8 @@ impl Operations {
         let (id, ops) = (self.table.next_key(), [OpState::None; 2]);
         self.begin(id, (Kind::Transfer, peer, ""), None, ops, Some(Extra::Transfer(transfer)));
         self.run_transfer(id, Some(context));
-        if let Some(waiting) = self.stalled.get_mut(&peer)
-            && waiting.len() > 2 * self.table.len()
-        {
-            let table = &self.table;
-            waiting.retain(|id| table.get(*id).is_some());
+        if let Some(waiting) = self.stalled.get_mut(&peer) {
+            forget_ended(waiting, &self.table);
         }
         id
     }
@@ -186,6 +185,7 @@ impl Operations {
             let peer = operation.peer;
             if let Some(waiting) = self.moving.get_mut(&peer) {
                 waiting.push_back(id); // It may wait for that peer's memory as long.
+                forget_ended(waiting, &self.table);
                 continue;
             }
             let Some(transfer) = operation.transfer() else { continue };
@@ -398,5 +398,12 @@ impl Operations {
             self.free_if_spent(id);
         }
         false
+    }
+}
+
+/// Takes those that have ended out of a queue, once they are more than a half of it.
+fn forget_ended(waiting: &mut VecDeque<OperationId>, table: &Table<Operation>) {
+    if waiting.len() > 2 * table.len() {
+        waiting.retain(|id| table.get(*id).is_some());
     }
 }
