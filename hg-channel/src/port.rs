@@ -431,10 +431,14 @@ impl<N> Port<N> {
         !self.due.is_empty()
     }
 
-    /// Whoever waits to be told, of all channels: for an owner that lets go.
+    /// Whoever waits to be told, of all channels: for an owner that lets go. Those of an [`Event::Gone`] that was not taken are among them.
     pub fn notices(&mut self) -> Vec<N> {
+        let of_gone = self.ended.iter_mut().flat_map(|event| match event {
+            Event::Gone { notices, .. } => std::mem::take(notices),
+            _ => Vec::new(),
+        });
         let to_come = self.links.iter_mut().flat_map(|link| link.out.end());
-        self.due.drain(..).chain(to_come).collect()
+        self.due.drain(..).chain(of_gone).chain(to_come).collect()
     }
 
     /// Whether a record to this end leaves at once, as far as is known: there is a way, and room in the window.

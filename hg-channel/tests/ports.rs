@@ -381,17 +381,35 @@ fn an_end_that_is_late(plugin: &dyn Plugin, url: &str) {
     world.until("its end is told", |world| world.gone[0].len() == 1);
 }
 
-#[test]
-fn a_record_for_an_end_of_this_process_that_turns_out_to_be_gone_is_refused() {
-    let url = Address::new("sm://").unwrap();
-    let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
+/// Two ends of one process.
+fn near_ports(domain: &dyn hg_na::Domain) -> (Port<u64>, Port<u64>) {
     let contexts = [0, 1].map(|at| domain.context(at).unwrap());
     let addresses = contexts.iter().map(|it| it.address().clone()).collect();
     let (directory, near) = (Arc::new(Directory::new(TOKEN, addresses)), Near::new(0, 2));
     let mut ports = contexts.into_iter().zip(0..).map(|(context, end)| {
         Port::new(end, context, Arc::clone(&directory), Arc::clone(&near), Limits::default())
     });
-    let (mut here, there) = (ports.next().unwrap(), ports.next().unwrap());
+    (ports.next().unwrap(), ports.next().unwrap())
+}
+
+#[test]
+fn whoever_lets_go_is_given_back_who_waits_for_an_end_of_which_it_was_not_told_yet() {
+    let url = Address::new("sm://").unwrap();
+    let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
+    let (mut here, there) = near_ports(&*domain);
+    drop(there);
+    here.record(1, 0, 8, u64::MAX).unwrap().fill(1);
+    here.tell(1, When::Consumed, 7);
+    here.flush(1);
+    assert_eq!(here.notices(), [7]);
+    assert!(here.notices().is_empty(), "once");
+}
+
+#[test]
+fn a_record_for_an_end_of_this_process_that_turns_out_to_be_gone_is_refused() {
+    let url = Address::new("sm://").unwrap();
+    let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
+    let (mut here, there) = near_ports(&*domain);
     drop(there);
     // It is found when the first block is full.
     let written = (0_u64..1000).take_while(|number| {
