@@ -33,14 +33,14 @@ impl Host {
     pub(crate) fn fail(&mut self, why: &dyn std::fmt::Display) {
         say(&format!("{NAME}: {}: {why}", self.name));
         self.outcome = Some(Err(why.to_string()));
+        if let Some(started) = &mut self.started {
+            started.kill();
+        }
     }
 
     /// It gives no sign of life, and is not waited for.
     pub(crate) fn give_up(&mut self) {
         self.fail(&"has given no sign of life for too long, and is left out (--give-up)");
-        if let Some(started) = &mut self.started {
-            started.kill();
-        }
     }
 }
 

@@ -53,7 +53,7 @@ impl Started {
 }
 
 impl Started {
-    /// Its host gives no sign of life, so that it would not end by itself.
+    /// Its host has failed, and may give no sign of life, so that what has started it would not end by itself.
     pub(crate) fn kill(&mut self) {
         // It may have ended.
         let _ = self.process.kill();

@@ -84,6 +84,20 @@ fn receivers_that_it_starts_end_with_it() {
 }
 
 #[test]
+fn a_receiver_that_dies_behind_what_has_started_it_is_named_and_not_waited_for() {
+    let test = Folder::new();
+    let file = test.file("file", &bytes(100_000, 3));
+    // As ssh does whose host has lost its power: it goes on when the receiver is dead.
+    let script = b"shift; exec 3<&0; mkfifo $0.pipe; \"$@\" <&3 >$0.pipe & read address <$0.pipe
+        kill -9 $!; wait $!; echo $address; exec sleep 1000000";
+    let start = format!("sh {}", test.file("here", script));
+    let target = format!("host:{}", test.text("folder"));
+    let said = send(&["--start", &start, "--program", CP, &file, &target]);
+    assert_eq!(said.code, Some(1), "{}", said.all());
+    assert!(said.err.contains("multicast-cp: host: "), "{}", said.err);
+}
+
+#[test]
 fn a_host_that_is_not_there_is_named_and_the_others_get_everything() {
     let test = Folder::new();
     let (key, file) = (test.key("key"), test.file("file", &bytes(100_000, 3)));
