@@ -20,7 +20,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::path::Below;
+use crate::path::{Below, SPOOL};
 
 /// A folder and all that is below it.
 #[derive(Debug)]
@@ -181,7 +181,20 @@ impl Folder {
     }
 
     fn open_below(&self, path: &Below, how: OFlags) -> io::Result<OwnedFd> {
-        beneath(&self.root, path.as_path().as_os_str(), how)
+        let found = beneath(&self.root, path.as_path().as_os_str(), how)?;
+        // No path is spelled so, but a link may be.
+        match statat(&self.root, SPOOL, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => {}
+            spool => {
+                let (spool, found) = (spool?, fstat(&found)?);
+                if (spool.st_dev, spool.st_ino) == (found.st_dev, found.st_ino) {
+                    let why =
+                        "a link on the way there leads to where files lie that are not whole yet";
+                    return Err(io::Error::other(why));
+                }
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -183,6 +183,26 @@ mod tests {
     }
 
     #[test]
+    fn a_link_that_leads_into_it_is_no_way_for_what_is_copied() {
+        let test = TestFolder::new();
+        let folder = Folder::open(&test.0).unwrap();
+        let spool = Spool::open(&folder).unwrap();
+        std::os::unix::fs::symlink(NAME, test.0.join("x")).unwrap();
+        fs::write(test.0.join("file"), "").unwrap();
+        let below = |path: &str| Below::new(path).unwrap();
+        let refused = [
+            folder.make(&below("x/d")),
+            folder.place((folder.root(), "file"), &below("x/file"), true),
+            folder.look(&below("x/d")).map(drop),
+            folder.dress(&below("x"), 0, None),
+        ];
+        assert!(spool.names().unwrap().is_empty(), "a folder there could not be removed");
+        for refused in refused {
+            assert!(refused.unwrap_err().to_string().contains("not whole yet"));
+        }
+    }
+
+    #[test]
     fn a_link_of_its_name_is_not_followed() {
         let (test, outside) = (TestFolder::new(), TestFolder::new());
         std::os::unix::fs::symlink(&outside.0, test.0.join(NAME)).unwrap();
