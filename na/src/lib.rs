@@ -90,7 +90,7 @@
 //! | [`Region`] | domain, contexts | keeps the memory; [`Region::unregister`] takes it, and gives it back when nothing else holds it, or else refuses ([`Error::RegionBusy`]) or gives a copy | 5; `one_sided`; `na/sm/src/shared/tests.rs` |
 //! | [`LocalSlice`], [`Op`], [`Done`] | the [`Region`], the context | are shares of the region; [`RegionState::unregister`] of such a share is refused | `one_sided` |
 //! | [`Transit`], [`Begun`], [`Mover`] | the context, the connection | borrow the local memory; leaked (`mem::forget`), they move nothing | 5, 6; `begun` of the conformance suite |
-//! | [`SharedBytes`], [`Frozen`] | owner, registration, connection, context | keep the mapping or the bytes; a slice borrows them, and is given only of bytes that the kernel lets nobody write, now or later | 7, 8; `views` of the conformance suite, `na/sm/src/shared/bytes.rs` |
+//! | [`SharedBytes`], [`Frozen`] | owner, registration, connection, context | keep the mapping or the bytes; a slice borrows them, and is given only of bytes that the kernel lets nobody write, now or later | 7, 8; `views` of the conformance suite, `na/sm/src/os/mapping.rs` |
 //! | [`ViewState`] of a user's own | whatever it likes | a slice that it gives could be kept as long as it lives, so what was given once stays | under Miri `src/frozen.rs` |
 //! | `hg_na_sm::shared::Buffer` | nothing: it is the memory | goes into a [`Memory`], or is frozen, and comes back only if no peer was ever given it | compile-fail in `na/sm/src/shared`, its tests |
 //! | [`Waiter::fd`] | nothing: it borrows the waiter | | by its type |

@@ -148,7 +148,6 @@ impl SmContext {
         let Some(connection) = self.peers.find(to) else {
             return rejected(message, Error::UnknownPeer);
         };
-        connection.own_ahead(kind);
         let max = if kind == Kind::Control { CONTROL_MAX } else { MESSAGE_MAX as usize };
         if message.len() > max {
             let error = Error::TooLong { len: message.len(), max };
@@ -160,6 +159,7 @@ impl SmContext {
         if let Err(message) = connection.queue(Pending { serial, token, kind, message }) {
             return rejected(message, Error::Again);
         }
+        connection.own_ahead(kind);
         self.serial = serial;
         self.start(to);
         self.flush(to);

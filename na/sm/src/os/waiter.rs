@@ -152,9 +152,13 @@ impl SmWaiter {
         }
         let mut set = [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)];
         let rest = TimeSpec::from_duration(Duration::from_nanos(rest.into()));
-        // It fails when it is interrupted, and where this process may have no descriptor at all (RLIMIT_NOFILE).
-        let has_waited = ppoll(&mut set, Some(rest), None).is_ok();
-        self.epoll.wait(events, if has_waited { EpollTimeout::ZERO } else { 1_u8.into() })
+        match ppoll(&mut set, Some(rest), None) {
+            Ok(_) => self.epoll.wait(events, EpollTimeout::ZERO),
+            // A signal ends a wait.
+            Err(Errno::EINTR) => Err(Errno::EINTR),
+            // This process may have no descriptor at all (RLIMIT_NOFILE).
+            Err(_) => self.epoll.wait(events, 1_u8),
+        }
     }
 }
 
