@@ -60,6 +60,9 @@ type Measured = (Vec<Figure>, Vec<Panel>);
 pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     // The daemons have it from here: each application has four of theirs.
     raise_descriptor_limit()?;
+    if arguments.plot.is_some() && arguments.only == Some(Part::Calls) {
+        return Err(Error::Failed("calls are not drawn: leave out --plot or --only".to_owned()));
+    }
     let nodes = Nodes::start()?;
     let Arguments { repetitions, connections, applications, .. } = arguments;
     let mut plot = Plot::default();

@@ -122,14 +122,14 @@ fn held(processes: impl IntoIterator<Item = Pid>) -> Result<Cost, Error> {
     Ok(cost)
 }
 
-/// A figure of applications: its name, its unit, and where it is found.
-type Column = (&'static str, Unit, fn(&Cost) -> f64);
+/// A figure of applications: its name, its title in a picture, its unit, and where it is found.
+type Column = (&'static str, &'static str, Unit, fn(&Cost) -> f64);
 
 const COLUMNS: [Column; 4] = [
-    ("memory", Unit::Kibibytes, |cost| cost.kib),
-    ("descriptors", Unit::Descriptors, |cost| cost.descriptors),
-    ("threads", Unit::Threads, |cost| cost.threads),
-    ("cpu_per_call", Unit::Microseconds, |cost| cost.call_us),
+    ("memory", "memory, KiB", Unit::Kibibytes, |cost| cost.kib),
+    ("descriptors", "descriptors", Unit::Descriptors, |cost| cost.descriptors),
+    ("threads", "threads", Unit::Threads, |cost| cost.threads),
+    ("cpu_per_call", "processor time of a call, us", Unit::Microseconds, |cost| cost.call_us),
 ];
 
 pub(super) fn measured(nodes: &Nodes, counts: &[u32]) -> Result<Measured, Error> {
@@ -140,7 +140,7 @@ pub(super) fn measured(nodes: &Nodes, counts: &[u32]) -> Result<Measured, Error>
         costs.push([through, Crowd::start(None, None, count)?.cost()?]);
     }
     let (mut figures, mut panels) = (Vec::new(), Vec::new());
-    for (name, unit, of) in COLUMNS {
+    for (name, title, unit, of) in COLUMNS {
         let subject = |figure: String, count: u32, url: &str| Subject {
             url: Some(url.to_owned()),
             peers: Some(u64::from(count)),
@@ -157,7 +157,7 @@ pub(super) fn measured(nodes: &Nodes, counts: &[u32]) -> Result<Measured, Error>
         let curves =
             vec![("a daemon".to_owned(), curve(0)), ("a socket each".to_owned(), curve(1))];
         let over = counts.iter().map(|count| f64::from(*count)).collect();
-        panels.push(Panel { title: format!("{name}, over applications"), over, curves });
+        panels.push(Panel { title: format!("{title}, over applications"), over, curves });
     }
     Ok((figures, panels))
 }
