@@ -4,8 +4,9 @@
 //! others keep the cores busy, the peer answers only when this side gives the core away: so a poll in vain for all that time, and then a
 //! sleep that ends soon, is taken for a sign that the peer waits for this core ([`Spins`]). After some such signs in
 //! a row the next polls give the core away after each look (`sched_yield(2)`): whoever waits for it runs at once, and no core falls
-//! asleep, of which waking it would take longer than the call. Where such a poll ends in vain, or the core comes back late,
-//! others want it for long: the next sleeps begin at once, since who is woken has it before them.
+//! asleep, of which waking it would take longer than the call. Where the core comes back late,
+//! others want it for long: the next sleeps begin at once, since who is woken has it before them. Such a poll that ends in vain, while the
+//! core has come back each time, tells of a slow answer, and of nobody else: through two daemons (`hg-visor`) one in many takes so long.
 //! Then it polls again, once; more polls are of that kind each time that this ends as before.
 //! Some polls in a row that find something end that. One alone may find something where both sides share a core, too: the system has
 //! given it to the peer meanwhile.
@@ -189,7 +190,7 @@ impl<'p> Idle<'p> {
         if !is_late && now.saturating_duration_since(*self.since.get_or_insert(now)) < spin {
             return true;
         }
-        if yields {
+        if is_late {
             self.spins.add_crowd();
         }
         self.vain = Some(now);
@@ -293,5 +294,61 @@ mod tests {
         assert_eq!(in_a_row(&spins, Manner::Yield), 0);
         spins.add_sign();
         assert_eq!(in_a_row(&spins, Manner::Yield), YIELDS);
+    }
+
+    /// A machine on which nothing passes but time, as it is told.
+    #[derive(Debug)]
+    struct Clock(std::sync::Mutex<Instant>);
+
+    impl Clock {
+        fn pass(&self, time: Duration) {
+            *self.0.lock().unwrap() += time;
+        }
+    }
+
+    impl Platform for Clock {
+        fn now(&self) -> Instant {
+            *self.0.lock().unwrap()
+        }
+
+        fn process(&self) -> u32 {
+            unreachable!()
+        }
+
+        fn spawn(
+            &self,
+            _: String,
+            _: crate::platform::Job,
+        ) -> std::io::Result<crate::platform::Spawned> {
+            unreachable!()
+        }
+
+        fn current(&self) -> crate::platform::Thread {
+            unreachable!()
+        }
+
+        fn park(&self) {
+            unreachable!()
+        }
+
+        fn park_timeout(&self, _: Duration) {
+            unreachable!()
+        }
+    }
+
+    #[test]
+    fn a_slow_answer_is_no_crowd_and_a_late_core_is() {
+        let spin = Duration::from_micros(50);
+        for (away, expected) in [(spin / 10, Manner::Yield), (spin * (LATE + 1), Manner::Sleep)] {
+            let clock = Clock(std::sync::Mutex::new(crate::platform::Machine::default().now()));
+            let spins = Spins::default();
+            (0..2).for_each(|_| spins.add_sign());
+            let mut idle = Idle::new(Wait::Adaptive(spin), &clock, &spins);
+            while idle.may_poll_on(false) {
+                assert_eq!(idle.manner, Manner::Yield);
+                clock.pass(away);
+            }
+            assert_eq!(spins.take(), expected, "its core came back after {away:?}");
+        }
     }
 }
