@@ -17,6 +17,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     config::Config,
+    idle::Idle,
     machine::{Effect, Outgoing, PartyKey, Switch},
     metrics::Metrics,
     network::plugin_of,
@@ -33,12 +34,6 @@ const COUNTED: usize = 16 << 10;
 const COUNT_BITS: u32 = 4;
 
 const _: () = assert!(1 + FRAME_MAX / COUNTED < 1 << COUNT_BITS);
-/// Polled in vain for so long, it sleeps: some wake-ups of a core that has fallen asleep.
-const SPIN: Duration = Duration::from_micros(100);
-/// A core that was given away and comes back so late is wanted by others for long.
-const LATE: Duration = Duration::from_micros(400);
-/// How many sleeps begin at once then: who is woken has the core before those.
-const AT_ONCE: u32 = 512;
 /// Looks whether all has left, when it ends.
 const FLUSH_LOOK: Duration = Duration::from_millis(10);
 /// So long what has not left may take when it ends: somebody may not take it.
@@ -182,7 +177,7 @@ impl Daemon {
     /// # Errors
     /// What makes either context useless.
     pub fn run(&mut self) -> Result<(), Error> {
-        let (mut moved_at, mut at_once) = (Instant::now(), 0_u32);
+        let mut idle = Idle::new(Instant::now());
         // Acquire: pairs with the store of whoever stops it.
         while !self.stop.load(Ordering::Acquire) {
             let now = Instant::now();
@@ -190,17 +185,18 @@ impl Daemon {
                 return self.flush();
             }
             if self.round(now)? {
-                moved_at = now;
+                idle.moved(now);
             } else if self.switch.is_drained() {
                 return self.flush();
-            } else if at_once == 0 && now.saturating_duration_since(moved_at) < SPIN {
-                // Rings of applications that were not heard lately are polled by nobody: they ring.
-                self.waiter.wait(Some(Duration::ZERO))?;
-                // Whoever is to answer may wait for this core.
+            } else if idle.polls(now) {
+                if idle.asks() {
+                    // Rings of applications that were not heard lately are polled by nobody: they ring.
+                    self.waiter.wait(Some(Duration::ZERO))?;
+                }
                 std::thread::yield_now();
-                at_once = if now.elapsed() > LATE { AT_ONCE } else { 0 };
+                idle.came_back(now.elapsed());
             } else if !self.switch.is_ready() {
-                at_once = at_once.saturating_sub(1);
+                idle.slept();
                 self.sleep(self.end.map(|end| end.saturating_duration_since(now)))?;
             }
         }

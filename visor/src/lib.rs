@@ -11,6 +11,8 @@ mod context;
 mod daemon;
 mod domain;
 #[cfg(feature = "daemon")]
+mod idle;
+#[cfg(feature = "daemon")]
 mod machine;
 #[cfg(feature = "daemon")]
 mod metrics;
