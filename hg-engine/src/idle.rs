@@ -7,6 +7,8 @@
 //! asleep, of which waking it would take longer than the call. Where the core comes back late,
 //! others want it for long: the next sleeps begin at once, since who is woken has it before them. Such a poll that ends in vain, while the
 //! core has come back each time, tells of a slow answer, and of nobody else: through two daemons (`hg-visor`) one in many takes so long.
+//! Where every answer takes one to five times what is polled, each wait gives the core away for that time before it sleeps: processor time
+//! that nobody else has asked for.
 //! Then it polls again, once; more polls are of that kind each time that this ends as before.
 //! Some polls in a row that find something end that. One alone may find something where both sides share a core, too: the system has
 //! given it to the peer meanwhile.

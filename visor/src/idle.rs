@@ -2,7 +2,8 @@
 //!
 //! It polls for [`SPIN`], and gives its core away after each look: whoever is to answer may wait for it. A core that comes back late is
 //! wanted by others for long: then some sleeps begin at once, since who is woken has the core before those. Twice as many do each
-//! time that the next polls end like this, too: one interruption costs little, and a crowd is not polled among.
+//! time that the next polls end like this, too, and half as many each time that they do not: one interruption costs little, and a crowd
+//! is not polled among.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +56,8 @@ impl Idle {
             self.at_once = self.next;
             self.next = (self.next * 2).min(AT_ONCE_MAX);
         } else {
-            self.next = AT_ONCE;
+            // Halved: beside a busy loop the yield that follows a sleep comes back in time, and the next one does not.
+            self.next = (self.next / 2).max(AT_ONCE);
         }
     }
 
@@ -90,9 +92,18 @@ mod tests {
             idle.came_back(LATE * 2);
             assert_eq!(sleeps(&mut idle, now), expected);
         }
-        idle.came_back(LATE);
+        for expected in [512, 512, 512] {
+            idle.came_back(LATE);
+            idle.came_back(LATE * 2);
+            assert_eq!(
+                sleeps(&mut idle, now),
+                expected,
+                "one that is late every other time is late"
+            );
+        }
+        (0..6).for_each(|_| idle.came_back(LATE));
         idle.came_back(LATE * 2);
-        assert_eq!(sleeps(&mut idle, now), AT_ONCE, "a core that came back in time ends that");
+        assert_eq!(sleeps(&mut idle, now), AT_ONCE, "a core that comes back in time ends that");
     }
 
     #[test]
