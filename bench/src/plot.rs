@@ -1,6 +1,6 @@
 //! Draws figures over a number of something, as an SVG file.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 /// Curves under one title, over the same numbers.
 #[derive(Debug, Default)]
