@@ -232,12 +232,13 @@ impl Serves {
             self.held.push_back((from, messages));
         }
         let arrival = self.begin(from, message.as_slice());
+        let is_gone = self.hung_up.get(&from) == Some(&true);
+        if is_gone && let Arrival::Run { header, .. } = &arrival {
+            self.remember(from, header.id); // Before its handler starts that may be forgotten.
+        }
         if is_last {
             self.shrink();
-            if self.hung_up.get(&from) == Some(&true) {
-                if let Arrival::Run { header, .. } = &arrival {
-                    self.remember(from, header.id);
-                }
+            if is_gone {
                 self.hung_up.remove(&from);
             }
             self.set_ease();

@@ -223,6 +223,28 @@ fn the_handler_of_a_one_way_call_is_told_although_its_origin_is_gone_in_the_same
 }
 
 #[test]
+fn handlers_of_one_way_calls_that_were_held_are_told_that_their_origin_is_gone_however_many_start_in_a_round()
+ {
+    let (now, ids) = (some_instant(), [4, 5, 6]);
+    let mut serves = Serves::new(16, None);
+    for id in ids {
+        let one_way = encoded(&Header::request(Kind::OneWay, id, RpcId(5)));
+        serves.hold(ORIGIN, Message::copied(&one_way), now);
+    }
+    hung_up(&mut serves, &[]);
+    serves.handle_gone(ORIGIN, std::iter::empty());
+    for _ in ids {
+        assert!(matches!(serves.take_held(now), Some((ORIGIN, _, Arrival::Run { .. }))));
+    }
+    for id in ids {
+        serves.keep_running(ORIGIN, id);
+        assert!(serves.is_cancelled(ORIGIN, id), "the handler of {id}");
+        assert!(serves.end(ORIGIN, id));
+    }
+    assert_eq!(serves.in_service(), 0);
+}
+
+#[test]
 fn a_cancellation_that_overtook_its_request_is_remembered() {
     let mut serves = Serves::new(8, None);
     cancel(&mut serves, 4);
