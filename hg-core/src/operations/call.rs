@@ -217,6 +217,9 @@ impl Operations {
             (Half::Send, Ok(())) => Outcome::Sent,
             (_, Err(failure)) => {
                 let peer = call.peer;
+                if matches!(call.send, OpState::Waits(_)) {
+                    failure.reached = Reached::Never; // Of the receive alone the transport cannot know.
+                }
                 Outcome::Failed(self.judge(peer, transport_failure(failure)))
             }
         };
@@ -263,7 +266,9 @@ impl Operations {
     pub fn handle_fault(&mut self, peer: Peer, sentence: &str) {
         for id in self.of(peer, |kind| matches!(kind, Kind::Call | Kind::OneWay)) {
             let reason = GoneReason::Refused(sentence.into());
-            let failure = Failure::PeerGone { reason, started: Started::Unknown };
+            let waits = self.table.get(id).is_some_and(|it| matches!(it.send, OpState::Waits(_)));
+            let started = if waits { Started::No } else { Started::Unknown };
+            let failure = Failure::PeerGone { reason, started };
             self.settle(id, Outcome::Failed(failure), false);
         }
     }

@@ -138,6 +138,33 @@ fn a_request_that_never_left_was_certainly_not_started() {
     assert!(calls.is_empty());
 }
 
+#[test]
+fn a_request_that_waits_here_when_its_peer_ends_was_certainly_not_started() {
+    for is_fault in [false, true] {
+        let mut calls = Operations::new(8);
+        let waits = calls.begin_call((PEER, "test"), true, None, None).unwrap();
+        calls.handle_waits(waits, 7);
+        calls.handle_posted(waits, Half::Receive, op(3));
+        let left = posted(&mut calls, None);
+        if is_fault {
+            calls.handle_fault(PEER, "it has had enough");
+        } else {
+            for id in [waits, left] {
+                done(&mut calls, id, Half::Receive, Err(gone(Reached::Unknown)), None);
+            }
+        }
+        for (id, expected) in [(waits, Started::No), (left, Started::Unknown)] {
+            let outcome = calls.take(id);
+            assert!(
+                matches!(&outcome, Some(Outcome::Failed(Failure::PeerGone { started, .. })) if *started == expected),
+                "{outcome:?}"
+            );
+        }
+        let is_dropped = |it: &Effect| matches!(it, Effect::DropRequest { peer: PEER, number: 7 });
+        assert!(drain(&mut calls).iter().any(is_dropped));
+    }
+}
+
 fn is_told(effects: &[Effect]) -> bool {
     effects.iter().any(|effect| matches!(effect, Effect::Tell { what: header::Kind::Cancel, .. }))
 }
