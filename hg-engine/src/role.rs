@@ -529,7 +529,7 @@ impl Port {
 }
 
 /// Wakes a thread that is parked.
-pub(crate) fn waker_of(thread: &Thread) -> Waker {
+fn waker_of(thread: &Thread) -> Waker {
     struct Unpark(Thread);
 
     impl Wake for Unpark {

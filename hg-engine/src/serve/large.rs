@@ -6,8 +6,11 @@
 use std::{
     future::poll_fn,
     pin::{Pin, pin},
-    sync::Arc,
-    task::{Context, Poll, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker, ready},
     time::{Duration, Instant},
 };
 
@@ -30,9 +33,8 @@ use crate::{
     inside::{Inside, in_handler},
     large::{Bound, Claim, check_len},
     pending::PortRef,
-    platform::Platform,
+    platform::{Platform, Thread},
     port::{Handler, Port, Run, Task, no_message},
-    role::waker_of,
     transfer::Moving,
     view::Fetch,
 };
@@ -134,13 +136,31 @@ async fn take(
 
 /// Polls a future to its end in a thread that may block.
 fn block_on<F: Future>(platform: &dyn Platform, mut future: Pin<&mut F>) -> F::Output {
-    let waker = waker_of(&platform.current());
+    let woken = Arc::new(Woken { is_woken: AtomicBool::new(false), thread: platform.current() });
+    let waker = Waker::from(Arc::clone(&woken));
     let mut context = Context::from_waker(&waker);
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return output;
         }
-        platform.park();
+        // Acquire: pairs with the Release of `wake`. The token alone would not do: a poll makes progress, and what it runs, a plain
+        // handler, may park and take it.
+        while !woken.is_woken.swap(false, Ordering::Acquire) {
+            platform.park();
+        }
+    }
+}
+
+/// Tells a thread that polls a future to poll it again.
+struct Woken {
+    is_woken: AtomicBool,
+    thread: Thread,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        self.thread.unpark();
     }
 }
 
@@ -292,5 +312,35 @@ impl Port {
         {
             state.protocol.tell(origin, Kind::ArgumentsTaken, header.id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use watchdog::hear;
+
+    use super::*;
+    use crate::platform::Machine;
+
+    #[test]
+    fn a_wake_up_counts_although_what_was_run_in_the_poll_has_parked() {
+        let (tell, told) = channel();
+        let polling = move || {
+            let (machine, mut polls) = (Machine::default(), 0);
+            let future = poll_fn(|context| {
+                polls += 1;
+                if polls > 1 {
+                    return Poll::Ready(polls);
+                }
+                context.waker().wake_by_ref();
+                machine.park();
+                Poll::Pending
+            });
+            let _nobody_waits = tell.send(block_on(&machine, pin!(future)));
+        };
+        Machine::default().spawn("polls".to_owned(), Box::new(polling)).expect("a thread");
+        assert_eq!(hear(&told), 2);
     }
 }
