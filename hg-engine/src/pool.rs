@@ -28,7 +28,7 @@ use std::{
     fmt, io,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -61,6 +61,8 @@ pub(crate) struct Pool {
     state: Mutex<State>,
     /// Whether `State::refused` is there, to look without the lock.
     is_refused: AtomicBool,
+    /// Threads of others that run jobs of the engine's own, since there is none of the pool's.
+    helpers: AtomicUsize,
     /// Tells whoever makes progress that there is another time to look at ([`Pool::next_try`]).
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -112,6 +114,7 @@ impl Pool {
             process,
             state: Mutex::default(),
             is_refused: AtomicBool::new(false),
+            helpers: AtomicUsize::new(0),
             wake: OnceLock::new(),
         }
     }
@@ -288,8 +291,18 @@ impl Pool {
             wake();
         }
         contain("a job that was dropped", || drop(back));
-        own.into_iter().for_each(|job| contain("a job of the engine's own", job));
+        if !own.is_empty() {
+            // SeqCst: a job that looks whether the engine closes is counted before.
+            self.helpers.fetch_add(1, Ordering::SeqCst);
+            own.into_iter().for_each(|job| contain("a job of the engine's own", job));
+            self.helpers.fetch_sub(1, Ordering::SeqCst);
+        }
         before.is_none()
+    }
+
+    /// Whether a thread that is not the pool's runs a job of the engine's own, and may be held up by it.
+    pub(crate) fn has_helpers(&self) -> bool {
+        self.helpers.load(Ordering::SeqCst) > 0
     }
 
     fn run_thread(self: &Arc<Self>, mut work: Option<Work>) {

@@ -308,6 +308,47 @@ fn an_engine_without_threads_is_closed_while_a_piece_takes_long() {
 }
 
 #[test]
+fn closing_waits_for_a_plain_handler_while_a_thread_of_the_pool_moves_a_piece() {
+    let pair = Pair::new(Progress::Own);
+    let (is_at_it, go_on) = hold_up(&pair.watched);
+    serve_pulls(&pair.user);
+    let (tell, told) = channel();
+    let (is_over, over) = channel::<()>();
+    let (begin, has_begun) = channel();
+    let parts = Mutex::new((begin, over, tell));
+    pair.user
+        .serve(ping, move |_, ()| {
+            let (begin, over, tell) = &*parts.lock().unwrap();
+            let _nobody_waits = begin.send(());
+            let _nobody_waits = tell.send(over.recv_timeout(Duration::from_secs(1)));
+            Ok(())
+        })
+        .unwrap();
+    let there = pair.owner.lookup(pair.user.address()).unwrap();
+    let lent = pair.owner.expose(pattern(MIB), Rights::READ).unwrap();
+    let (user, is_closed) = (pair.user.clone(), Arc::new(AtomicBool::new(false)));
+    let stop = Arc::clone(&is_closed);
+    // Whoever makes progress so leaves each piece to the pool.
+    let progress = thread::spawn(move || {
+        while !stop.load(Ordering::SeqCst) {
+            user.progress(Duration::from_millis(10));
+        }
+    });
+    let pulling = pair.owner.call(pulled, &there, (lent.descriptor(),));
+    hear(&is_at_it);
+    let calling = pair.owner.call(ping, &there, ());
+    hear(&has_begun);
+    pair.user.close();
+    let _nobody_hears = is_over.send(());
+    is_closed.store(true, Ordering::SeqCst);
+    assert_eq!(hear(&told), Err(RecvTimeoutError::Timeout), "the handler runs after the close");
+    drop(go_on);
+    progress.join().unwrap();
+    assert!(pulling.wait().is_err());
+    drop(calling);
+}
+
+#[test]
 fn an_engine_is_closed_between_two_pieces_of_which_the_second_takes_long() {
     let pair = Pair::new(Progress::Background);
     let (go_on, goes_on) = channel::<()>();

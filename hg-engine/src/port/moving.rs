@@ -44,27 +44,15 @@ const IDLE_TICKS: u32 = 40;
 #[derive(Debug, Default)]
 pub(crate) struct Movers {
     running: AtomicUsize,
-    /// Those of the pool, and those that are moved with the role in hand where there is no thread.
-    apart: AtomicUsize,
-    /// How many have ended of the first ones.
+    /// How many have ended.
     ended: AtomicUsize,
     has_stand_in: AtomicBool,
 }
 
 impl Movers {
-    /// Whether one is under way. Whoever is in it may be so for long.
-    fn any(&self) -> bool {
-        self.any_with_role() || self.any_apart()
-    }
-
     /// Whether one is moved by a thread that had the role, for which another one may have to stand in.
     fn any_with_role(&self) -> bool {
         self.running.load(Ordering::SeqCst) > 0
-    }
-
-    /// Whether one is under way by which the role may be held up.
-    fn any_apart(&self) -> bool {
-        self.apart.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -91,18 +79,20 @@ impl Port {
     /// The role, to close the engine; `None`: whoever has it is held up by a piece, or this is a forked child.
     pub(crate) fn role_to_close(self: &Arc<Self>) -> Option<(Role<'_>, MutexGuard<'_, State>)> {
         // The engine closes already, so no piece begins that is not counted yet.
-        let limit = self.movers.any_apart().then(|| self.now() + TICK);
+        let limit = self.shared.movers.has_helpers().then(|| self.now() + TICK);
         self.wait_for_role(limit)
     }
 
-    /// Waits a moment for the pieces that are being moved; says whether all have ended.
+    /// Waits a moment for the pieces by which threads that make progress are held up; says whether all have ended. Those in threads of
+    /// the pool hold up nobody.
     pub(crate) fn has_moved(&self) -> bool {
         let platform = self.shared.platform.as_ref();
+        let any = || self.movers.any_with_role() || self.shared.movers.has_helpers();
         let until = platform.now() + TICK;
-        while self.movers.any() && platform.now() < until {
+        while any() && platform.now() < until {
             platform.park_timeout(TICK / 10);
         }
-        !self.movers.any()
+        !any()
     }
 
     /// A thread that has the role is about to move a piece. `None`: nobody would stand in for it, or the engine closes.
@@ -163,10 +153,8 @@ struct Taken {
 impl Taken {
     /// Moves it in a thread of the pool, or, where there is none, in one that has the role and keeps it.
     fn run_apart(self) {
-        let port = Arc::clone(&self.port);
-        let _apart = Apart::begin(&port.movers);
-        // SeqCst: as in `begin_moving`.
-        if !port.closing.load(Ordering::SeqCst) {
+        // SeqCst: as in `begin_moving`; in a thread that has the role the pool has counted it (`Pool::has_helpers`).
+        if !self.port.closing.load(Ordering::SeqCst) {
             self.run(None);
         }
     }
@@ -226,22 +214,6 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::Relaxed);
         self.0.running.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Counts one that is moved apart.
-struct Apart<'m>(&'m Movers);
-
-impl<'m> Apart<'m> {
-    fn begin(movers: &'m Movers) -> Self {
-        movers.apart.fetch_add(1, Ordering::SeqCst);
-        Self(movers)
-    }
-}
-
-impl Drop for Apart<'_> {
-    fn drop(&mut self) {
-        self.0.apart.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
