@@ -1,7 +1,8 @@
 //! An object that is read and written by blocks, by a thread of its own: whoever drives the groups never waits for a disk.
 //!
 //! Meanwhile blocks lie in *slots* of registered memory, some for those that come and some for those that are offered; small blocks in
-//! vectors. An offer for which there is no slot waits until another one is taken.
+//! vectors. An offer for which there is no slot waits until another one is taken. Each group has slots of its own: a transfer of one that has failed
+//! may touch its memory still, and keeps it alive as long.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -23,8 +24,8 @@ use crate::{
     wire::{Place, Source},
 };
 
-/// Slots for blocks that come: as many as are pulled at a time, and those of a group that has failed meanwhile.
-const COMING: usize = 2 * PULLS_MAX;
+/// Slots for blocks that come: as many as are pulled at a time, those among them whose pull has failed.
+const COMING: usize = PULLS_MAX;
 /// Slots for blocks that are offered.
 const OFFERED: usize = 8;
 
@@ -39,8 +40,47 @@ pub(crate) struct Extent {
 /// Where a block lies meanwhile.
 #[derive(Debug)]
 pub(crate) enum Slot {
-    At(u64),
+    At(Room),
     Bytes(Vec<u8>),
+}
+
+/// Registered memory, from this offset.
+#[derive(Debug, Clone)]
+pub(crate) struct Room {
+    pub(crate) bulk: Arc<Bulk>,
+    pub(crate) at: u64,
+}
+
+/// The slots of a group.
+struct Slots {
+    bulk: Arc<Bulk>,
+    descriptor: Descriptor,
+    free_to_come: Vec<u64>,
+    free_to_offer: Vec<u64>,
+}
+
+impl Slots {
+    /// `None` where small blocks need none.
+    fn new(engine: &hg::Engine, block_size: u64) -> Result<Option<Self>, hg::Error> {
+        if block_size <= INLINE_MAX {
+            return Ok(None);
+        }
+        let bytes = hg_bulk::zeroed(block_size.saturating_mul((COMING + OFFERED) as u64))?;
+        let bulk = engine.expose(bytes, Rights::READ)?;
+        let slots = |from: usize, count: usize| {
+            (from..from + count).map(|slot| slot as u64 * block_size).collect()
+        };
+        Ok(Some(Self {
+            descriptor: bulk.descriptor(),
+            bulk: Arc::new(bulk),
+            free_to_come: slots(0, COMING),
+            free_to_offer: slots(COMING, OFFERED),
+        }))
+    }
+
+    fn room(&self, at: u64) -> Room {
+        Room { bulk: Arc::clone(&self.bulk), at }
+    }
 }
 
 /// What the thread is to do.
@@ -91,9 +131,8 @@ pub(crate) struct Disk {
     jobs: Sender<(u64, Job)>,
     group: u64,
     blocks: Shared,
-    memory: Option<(Arc<Bulk>, Descriptor)>,
-    free_to_come: Vec<u64>,
-    free_to_offer: Vec<u64>,
+    block_size: u64,
+    slots: Option<Slots>,
     offered: BTreeMap<(u32, u64), u64>,
     /// Offers for which there is no slot.
     waiting: VecDeque<(u32, Extent, bool)>,
@@ -108,30 +147,18 @@ impl Disk {
         block_size: u64,
         tell: impl Fn(u64, Done) + Send + 'static,
     ) -> Result<Self, Error> {
-        let memory = if block_size <= INLINE_MAX {
-            None
-        } else {
-            let bytes = hg_bulk::zeroed(block_size.saturating_mul((COMING + OFFERED) as u64))?;
-            let bulk = engine.expose(bytes, Rights::READ)?;
-            let descriptor = bulk.descriptor();
-            Some((Arc::new(bulk), descriptor))
-        };
+        let slots = Slots::new(engine, block_size)?;
         let (jobs, list) = channel();
         let blocks: Shared = Arc::new(Mutex::new(Some(blocks)));
-        let bulk = memory.as_ref().map(|it| Arc::clone(&it.0));
-        let work = Work { blocks: Arc::clone(&blocks), bulk, scratch: Vec::new() };
+        let work = Work { blocks: Arc::clone(&blocks), scratch: Vec::new() };
         let thread = thread::Builder::new().name("multicast-disk".to_owned());
         thread.spawn(move || work.run(&list, &tell)).map_err(Error::Thread)?;
-        let slots = |from: usize, count: usize| {
-            (from..from + count).map(|slot| slot as u64 * block_size).collect()
-        };
         Ok(Self {
             jobs,
             group: 0,
             blocks,
-            memory,
-            free_to_come: slots(0, COMING),
-            free_to_offer: slots(COMING, OFFERED),
+            block_size,
+            slots,
             offered: BTreeMap::new(),
             waiting: VecDeque::new(),
             is_finished: false,
@@ -148,24 +175,21 @@ impl Disk {
         self.begin(Job::Holds(extent, checksum));
     }
 
-    /// The slot that a block can come to.
-    pub(crate) fn room_to_come(&mut self) -> Option<u64> {
-        self.free_to_come.pop()
-    }
-
-    /// Where the slots are.
-    pub(crate) fn memory(&self) -> Option<Arc<Bulk>> {
-        self.memory.as_ref().map(|it| Arc::clone(&it.0))
+    /// The slot that a block can come to; `None`: its blocks are small.
+    pub(crate) fn room_to_come(&mut self) -> Option<Room> {
+        let slots = self.slots.as_mut()?;
+        let at = slots.free_to_come.pop()?;
+        Some(slots.room(at))
     }
 
     pub(crate) fn write(&self, extent: Extent, from: Slot, checksum: Option<u32>) {
         self.begin(Job::Write { extent, from, checksum });
     }
 
-    /// A slot for a block that comes is free.
+    /// What came to this slot, for this group, is written.
     pub(crate) fn free(&mut self, slot: &Slot) {
-        if let Slot::At(at) = slot {
-            self.free_to_come.push(*at);
+        if let (Slot::At(room), Some(slots)) = (slot, &mut self.slots) {
+            slots.free_to_come.push(room.at);
         }
     }
 
@@ -177,16 +201,16 @@ impl Disk {
 
     fn load_next(&mut self) {
         while let Some(&(to, extent, has_checksum)) = self.waiting.front() {
-            let into = match &self.memory {
+            let into = match &mut self.slots {
                 None => Slot::Bytes(Vec::new()),
-                Some(_) => match self.free_to_offer.pop() {
-                    Some(at) => Slot::At(at),
+                Some(slots) => match slots.free_to_offer.pop() {
+                    Some(at) => Slot::At(slots.room(at)),
                     None => return,
                 },
             };
             self.waiting.pop_front();
-            if let Slot::At(at) = into {
-                self.offered.insert((to, extent.block), at);
+            if let Slot::At(room) = &into {
+                self.offered.insert((to, extent.block), room.at);
             }
             self.begin(Job::Load { extent, into, to, has_checksum });
         }
@@ -202,9 +226,9 @@ impl Disk {
     ) -> Option<Source> {
         let place = match at {
             Slot::Bytes(bytes) => Place::Inline(bytes),
-            Slot::At(offset) => {
+            Slot::At(Room { at: offset, .. }) => {
                 self.offered.get(&(to, block)).filter(|it| **it == offset)?;
-                Place::At { memory: self.memory.as_ref()?.1.clone(), offset }
+                Place::At { memory: self.slots.as_ref()?.descriptor.clone(), offset }
             }
         };
         Some(Source { place, checksum })
@@ -212,18 +236,24 @@ impl Disk {
 
     /// A block that was offered is taken.
     pub(crate) fn taken(&mut self, to: u32, block: u64) {
-        if let Some(at) = self.offered.remove(&(to, block)) {
-            self.free_to_offer.push(at);
+        if let (Some(at), Some(slots)) = (self.offered.remove(&(to, block)), &mut self.slots) {
+            slots.free_to_offer.push(at);
             self.load_next();
         }
     }
 
-    /// The group has failed: nothing is offered any more, and what is still done is not for the one that follows.
+    /// The group has failed: nothing is offered any more, and what is still done, or comes, is not for the one that follows.
     pub(crate) fn withdraw(&mut self) {
         self.group += 1;
         self.waiting.clear();
-        let offered = std::mem::take(&mut self.offered);
-        self.free_to_offer.extend(offered.into_values());
+        self.offered.clear();
+        self.slots = None;
+    }
+
+    /// Slots for the group that follows.
+    pub(crate) fn renew(&mut self, engine: &hg::Engine) -> Result<(), hg::Error> {
+        self.slots = Slots::new(engine, self.block_size)?;
+        Ok(())
     }
 
     /// Whether something was done for a group before this one.
@@ -244,7 +274,6 @@ impl Disk {
 /// The thread's side.
 struct Work {
     blocks: Shared,
-    bulk: Option<Arc<Bulk>>,
     scratch: Vec<u8>,
 }
 
@@ -269,9 +298,9 @@ impl Work {
             Job::Write { extent, from, checksum } => {
                 let bytes = match &from {
                     Slot::Bytes(bytes) => bytes,
-                    Slot::At(at) => {
+                    Slot::At(Room { bulk, at }) => {
                         self.make_room(extent.len);
-                        self.read_slot(*at)?;
+                        bulk.read(*at, &mut self.scratch).map_err(std::io::Error::other)?;
                         &self.scratch
                     }
                 };
@@ -288,11 +317,9 @@ impl Work {
                 let checksum = has_checksum.then(|| checksum::of(&self.scratch));
                 let into = match into {
                     Slot::Bytes(_) => Slot::Bytes(self.scratch.clone()),
-                    Slot::At(at) => {
-                        if let Some(bulk) = &self.bulk {
-                            bulk.write(at, &self.scratch).map_err(std::io::Error::other)?;
-                        }
-                        Slot::At(at)
+                    Slot::At(room) => {
+                        room.bulk.write(room.at, &self.scratch).map_err(std::io::Error::other)?;
+                        Slot::At(room)
                     }
                 };
                 Done::Loaded { block: extent.block, to, into, checksum }
@@ -306,10 +333,5 @@ impl Work {
 
     fn make_room(&mut self, len: u64) {
         self.scratch.resize(usize::try_from(len).unwrap_or(usize::MAX), 0);
-    }
-
-    fn read_slot(&mut self, at: u64) -> std::io::Result<()> {
-        let Some(bulk) = &self.bulk else { return Ok(()) };
-        bulk.read(at, &mut self.scratch).map_err(std::io::Error::other)
     }
 }

@@ -238,7 +238,7 @@ impl<'e> Driver<'e> {
 
     /// What is on its way to a group is not wanted any more.
     fn forget_moves(&mut self, id: GroupId) {
-        self.forget_pulls(id);
+        self.pulls.retain(|it| it.group != id);
         self.views.retain(|it| it.group != id);
     }
 

@@ -9,7 +9,7 @@ use hg::bulk::{Transfer, TransferError};
 
 use super::{Driver, member::Coming};
 use crate::{
-    disk::{Done, Slot},
+    disk::{Done, Room, Slot},
     id::GroupId,
     machine::Event,
     store::{HOT, Store, is_right},
@@ -21,10 +21,8 @@ pub(super) struct Pull<'e> {
     pub(super) group: GroupId,
     object: u64,
     block: u64,
-    /// The slot that it comes to, of the object on the disk of this number.
-    slot: Option<(u64, u64)>,
-    /// Its group has failed, and it is kept until nothing comes to its slot any more.
-    is_given_up: bool,
+    /// Where it comes to, if that is not where it belongs.
+    pub(super) slot: Option<Room>,
     come: Come,
     /// Bytes that come now.
     len: u64,
@@ -91,7 +89,7 @@ impl Driver<'_> {
             return;
         }
         let slot = match &mut local.store {
-            Store::Disk(disk) => local.disk.zip(disk.room_to_come()),
+            Store::Disk(disk) => disk.room_to_come(),
             Store::Bytes(_) | Store::Memory { .. } | Store::Unseen(_) | Store::Frozen { .. } => {
                 None
             }
@@ -100,13 +98,7 @@ impl Driver<'_> {
     }
 
     /// Gets a block, or the next piece of one, to where it belongs or to a slot.
-    fn get(
-        &mut self,
-        id: GroupId,
-        (object, block): (u64, u64),
-        slot: Option<(u64, u64)>,
-        come: Come,
-    ) {
+    fn get(&mut self, id: GroupId, (object, block): (u64, u64), slot: Option<Room>, come: Come) {
         let Some(member) = self.members.get_mut(&id) else { return };
         let Some(coming) = member.coming.get(&(object, block)) else { return };
         let Some(local) = member.locals.get_mut(&object) else { return };
@@ -115,7 +107,7 @@ impl Driver<'_> {
         let left = extent.len - come.bytes;
         let near = match &mut local.store {
             Store::Memory { bulk, .. } => Some((extent.offset, std::sync::Arc::clone(bulk))),
-            Store::Disk(disk) => slot.and_then(|slot| Some((slot.1, disk.memory()?))),
+            Store::Disk(_) => slot.as_ref().map(|it| (it.at, std::sync::Arc::clone(&it.bulk))),
             Store::Bytes(_) | Store::Unseen(_) | Store::Frozen { .. } => None,
         };
         let is_summed = matches!(local.store, Store::Memory { .. })
@@ -125,7 +117,6 @@ impl Driver<'_> {
         let start = offset.checked_add(come.bytes);
         let end = start.and_then(|start| Some(start..start.checked_add(len)?));
         let Some(Ok(far)) = end.map(|range| memory.range(range)) else {
-            local.free(slot);
             let why = "it offers memory that it has not".to_owned();
             self.give(id, Event::Wrong { from, why });
             return;
@@ -141,43 +132,11 @@ impl Driver<'_> {
         match (peer, range) {
             (Ok(peer), Ok(range)) => {
                 let transfer = self.engine.pull(&peer, far, range);
-                let is_given_up = false;
-                self.pulls.push(Pull {
-                    group: id,
-                    object,
-                    block,
-                    slot,
-                    is_given_up,
-                    come,
-                    len,
-                    transfer,
-                });
+                self.pulls.push(Pull { group: id, object, block, slot, come, len, transfer });
             }
             (Err(error), _) | (_, Err(error)) => {
-                local.free(slot);
                 self.give(id, Event::Broken { from, why: error.to_string() });
             }
-        }
-    }
-
-    /// What is on its way to a group is not wanted any more. A slot is free once nothing comes there.
-    pub(super) fn forget_pulls(&mut self, id: GroupId) {
-        self.pulls.retain(|it| it.group != id || it.slot.is_some());
-        for pull in self.pulls.iter_mut().filter(|it| it.group == id) {
-            pull.is_given_up = true;
-            pull.transfer.cancel();
-        }
-    }
-
-    /// Nothing comes to this slot, of whichever group its object is now.
-    fn free(&mut self, slot: Option<(u64, u64)>) {
-        let of = slot.and_then(|it| self.disks.get(&it.0));
-        let Some((member, object)) = of.and_then(|it| Some((self.members.get_mut(&it.0)?, it.1)))
-        else {
-            return;
-        };
-        if let Some(local) = member.locals.get_mut(&object) {
-            local.free(slot);
         }
     }
 
@@ -192,20 +151,16 @@ impl Driver<'_> {
         }
         let has_moved = !ended.is_empty();
         for (pull, outcome) in ended {
-            self.pulled(&pull, outcome);
-            self.act(pull.group);
+            let group = pull.group;
+            self.pulled(pull, outcome);
+            self.act(group);
         }
         has_moved
     }
 
-    fn pulled(&mut self, pull: &Pull<'_>, outcome: Result<(), TransferError>) {
-        let Pull { group: id, object, block, slot, come, len, .. } = *pull;
-        if pull.is_given_up || outcome.is_err() {
-            self.free(slot);
-        }
-        if pull.is_given_up {
-            return;
-        }
+    /// Where it has failed its slot is not free: the transport may have that memory still.
+    fn pulled(&mut self, pull: Pull<'_>, outcome: Result<(), TransferError>) {
+        let Pull { group: id, object, block, slot, come, len, .. } = pull;
         let Some(member) = self.members.get_mut(&id) else { return };
         let Some(coming) = member.coming.get(&(object, block)) else { return };
         let (from, checksum) = (coming.from, coming.source.checksum);
@@ -217,7 +172,7 @@ impl Driver<'_> {
                 self.give(id, Event::Broken { from, why });
             }
             (Ok(()), Store::Disk(disk), Some(slot)) => {
-                disk.write(extent, Slot::At(slot.1), checksum);
+                disk.write(extent, Slot::At(slot), checksum);
             }
             (Ok(()), store @ Store::Memory { .. }, _) => {
                 let Some(checksum) = checksum else {
@@ -228,7 +183,7 @@ impl Driver<'_> {
                 let bytes = come.bytes + len;
                 match sum {
                     Ok(sum) if bytes < extent.len => {
-                        self.get(id, (object, block), slot, Come { bytes, sum });
+                        self.get(id, (object, block), None, Come { bytes, sum });
                     }
                     sum => {
                         let is_right = sum.is_ok_and(|sum| sum == checksum);
@@ -260,8 +215,8 @@ impl Driver<'_> {
         let Some(store) = local.and_then(|it| it.store.disk()) else { return };
         match done {
             // That group has failed: another one may want the same block now, of another member.
-            Done::Holds { .. } | Done::Loaded { .. } if store.is_stale(group) => {}
-            Done::Written { from, .. } if store.is_stale(group) => store.free(&from),
+            Done::Holds { .. } | Done::Loaded { .. } | Done::Written { .. }
+                if store.is_stale(group) => {}
             Done::Finished if store.is_stale(group) => store.is_finished = true,
             Done::Holds { block, is_held: true } => {
                 member.arrived(object, block, true);

@@ -57,13 +57,6 @@ impl Local {
         Extent { block, offset, len }
     }
 
-    /// Nothing comes to this slot.
-    pub(super) fn free(&mut self, slot: Option<(u64, u64)>) {
-        if let (Some(disk), Some((_, at))) = (self.store.disk(), slot) {
-            disk.free(&Slot::At(at));
-        }
-    }
-
     pub(super) fn checksum(&self, block: u64) -> Option<u32> {
         self.checksums.get(usize::try_from(block).ok()?).copied().flatten()
     }
@@ -185,6 +178,17 @@ impl Member {
             (number, completion)
         });
         again.collect()
+    }
+
+    /// After a group that has failed, in the one that follows.
+    pub(super) fn renew(&mut self, engine: &hg::Engine) {
+        for local in self.locals.values_mut() {
+            let renewed = local.store.disk().map_or(Ok(()), |disk| disk.renew(engine));
+            if let Err(error) = renewed {
+                let why = format!("there is no memory for blocks on their way: {error}");
+                self.machine.handle(Event::Own { why });
+            }
+        }
     }
 
     /// The message that offers a block; `None`: it is being loaded.

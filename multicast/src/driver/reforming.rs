@@ -107,6 +107,7 @@ impl Driver<'_> {
         let members = opening.members.clone();
         let mut member = Member::carrying(opening, old.machine.carry());
         member.locals = old.locals;
+        member.renew(self.engine);
         let resent = member.send_again();
         self.disks.values_mut().filter(|it| it.0 == id).for_each(|it| it.0 = new);
         self.remove(id);

@@ -17,7 +17,7 @@ use super::super::{Driver, member::digest};
 use crate::{
     Blocks, Destination, Error, GroupId, Options,
     completion::Completion,
-    disk::Disk,
+    disk::{Disk, Room},
     inbox::{Inbox, Input, Opening, Reformed, Sending},
     machine::{Event, Header, Message},
     schedule::{Choice, Kind},
@@ -27,7 +27,7 @@ use crate::{
 };
 
 fn engine() -> hg::Engine {
-    hg::builder().open("sm://").unwrap()
+    hg::builder().listen(true).open("sm://").unwrap()
 }
 
 /// This engine in its place, another one as the root or as the last member, and addresses of nobody.
@@ -172,7 +172,7 @@ fn a_block_that_was_loaded_for_a_group_that_has_failed_is_not_offered_in_the_one
 }
 
 #[test]
-fn slots_of_blocks_that_were_given_up_are_free_again_once_nothing_comes_there() {
+fn a_block_comes_to_memory_that_no_group_before_has_had_blocks_come_to() {
     let _watchdog = Watchdog::start();
     let (own, other, inbox) = (engine(), engine(), Arc::new(Inbox::new()));
     let memory = other.expose(vec![0; 200_000], Rights::READ).unwrap();
@@ -188,22 +188,64 @@ fn slots_of_blocks_that_were_given_up_are_free_again_once_nothing_comes_there() 
         among: None,
         metadata: vec![],
     };
-    // There are 8.
+    // More than there are slots. Nobody looks what became of a transfer: each may be under way until the end.
+    let mut earlier: Vec<Room> = Vec::new();
     for last in (3..u32::try_from(count).unwrap()).rev() {
         told(&mut driver, id, 0, Message::Begin { next: 0 });
-        let place = Place::At { memory: memory.descriptor(), offset: 0 };
-        let (header, source) = (Some(header.clone()), Source { place, checksum: None });
-        told(&mut driver, id, 0, Message::Offer { object: 0, block: 0, header, source });
-        assert!(driver.pulls.iter().any(|it| it.group == id), "it comes: {last}");
+        for block in 0..2 {
+            let place = Place::At { memory: memory.descriptor(), offset: block * 100_000 };
+            let header = (block == 0).then(|| header.clone());
+            let source = Source { place, checksum: None };
+            told(&mut driver, id, 0, Message::Offer { object: 0, block, header, source });
+        }
+        let rooms: Vec<_> = driver.pulls.iter().filter_map(|it| it.slot.clone()).collect();
+        assert_eq!(rooms.len(), 2, "both blocks come: {last}");
+        for room in rooms {
+            let is_it = |it: &Room| Arc::ptr_eq(&it.bulk, &room.bulk) && it.at == room.at;
+            assert!(!earlier.iter().any(is_it), "something may come there still: {last}");
+            earlier.push(room);
+        }
         gone(&mut driver, id, last);
         let (new, members) = ([u64::from(last), 0], (0..last).collect());
         told(&mut driver, id, 0, Message::Reform { id: new, members });
         id = reform(&mut driver, id);
+    }
+}
+
+#[test]
+fn a_slot_is_free_once_what_came_there_is_written_and_not_when_its_transfer_has_failed() {
+    let _watchdog = Watchdog::start();
+    let (own, other, inbox) = (engine(), engine(), Arc::new(Inbox::new()));
+    let memory = other.expose(vec![0; 100_000], Rights::READ).unwrap();
+    let gone = other.expose(vec![0; 100_000], Rights::READ).unwrap().descriptor();
+    let mut driver = Driver::new(&own, &inbox);
+    let members = members((&own, 1), (&other, 0), 2);
+    let blocks = |_| Destination::Blocks(Box::new(Zeros));
+    let (id, _) = open(&mut driver, 1, members, Options::default(), blocks);
+    told(&mut driver, id, 0, Message::Begin { next: 0 });
+    let offer = |driver: &mut Driver<'_>, block, memory| {
+        let source = Source { place: Place::At { memory, offset: 0 }, checksum: None };
+        let header = (block == 0).then(|| Header {
+            size: 1_000_000,
+            block_size: 100_000,
+            kind: Kind::Chain,
+            among: None,
+            metadata: vec![],
+        });
+        told(driver, id, 0, Message::Offer { object: 0, block, header, source });
+        let room = driver.pulls[0].slot.clone().unwrap();
         let mut context = Context::from_waker(Waker::noop());
         while !driver.pulls.is_empty() {
             driver.poll_pulls(&mut context);
         }
-    }
+        room.at
+    };
+    let first = offer(&mut driver, 0, memory.descriptor());
+    disks_do(&mut driver, 1);
+    let failed = offer(&mut driver, 1, gone);
+    assert_eq!(failed, first, "it was written");
+    let next = offer(&mut driver, 2, memory.descriptor());
+    assert_ne!(next, failed);
 }
 
 #[test]
