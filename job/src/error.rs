@@ -81,6 +81,14 @@ pub enum Error {
         /// Who had not called it.
         missing: Ranks,
     },
+    /// What this rank sent before has not left yet, so the call was not made: it may be made again.
+    #[error("{what} was not made within {within:?}: what this rank sent before has not left yet")]
+    NotMade {
+        /// `all-gather`, `barrier` or `share`.
+        what: &'static str,
+        /// The bound: [`Settings::wait`](crate::Settings::wait).
+        within: Duration,
+    },
     /// A rank wanted to leave that others are connected through, and these stay.
     #[error("others are connected through this rank, and did not leave within {within:?}")]
     StillHere {
@@ -132,6 +140,7 @@ impl fmt::Debug for Error {
             Self::Aborted { .. } => "Aborted",
             Self::Disagree(_) => "Disagree",
             Self::Late { .. } => "Late",
+            Self::NotMade { .. } => "NotMade",
             Self::StillHere { .. } => "StillHere",
             Self::Silent { .. } => "Silent",
             Self::TooLong { .. } => "TooLong",

@@ -209,7 +209,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// With another bound than [`Settings::wait`](crate::Settings::wait).
+    /// With another bound than [`Settings::wait`](crate::Settings::wait). A call that it ends was made and counts in the order of
+    /// calls, but for [`Error::NotMade`].
     #[must_use]
     pub fn within(mut self, wait: Duration) -> Self {
         self.wait = wait;
@@ -230,7 +231,7 @@ impl Channel {
 
     /// The same without a bound, for whoever wants to know who is late: calls `late` whenever `patience` has passed
     /// since this call or since it was last asked, with the ranks that have not made the call; with `None` where the
-    /// process that holds the job together does not answer.
+    /// process that holds the job together does not answer. `late` may itself make calls of other channels.
     ///
     /// # Errors
     /// As there, but for the bound.

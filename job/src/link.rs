@@ -3,6 +3,7 @@
 //! A call writes its frame and sleeps until the reader has the answer, the job is broken, or its bound has
 //! passed; then it asks the hub whom it waits for, and says so.
 
+mod line;
 #[cfg(test)]
 mod tests;
 
@@ -18,12 +19,13 @@ use std::{
 
 use hg_na_memory::NotInherited;
 
+use self::line::{Line, Sent};
 use crate::{
     deadline::after,
     error::{Error, Ranks},
     frame::{Broken, DOWN_MAX, Down, Hello, Letter, Post, Up, What},
     hub,
-    stream::{Stream, is_timeout},
+    stream::Stream,
     tree::Run,
 };
 
@@ -73,19 +75,21 @@ pub(crate) struct Link {
     shared: Arc<Shared>,
     /// A forked child's copy would keep the connection open when this rank dies. Dropped before it is closed.
     _kept: NotInherited,
-    stream: Stream,
-    /// Somebody sends a frame; no lock, so that others wait for their turn with a bound.
-    is_writing: Mutex<bool>,
-    has_written: Condvar,
+    line: Line,
     reader: Option<JoinHandle<()>>,
     rank: u32,
+    /// [`ANSWER`], but for tests.
+    patience: Duration,
 }
-
-/// The right to send a frame.
-struct Turn<'a>(&'a Link);
 
 /// A channel, and the number of a call.
 type Call = (String, u64);
+
+/// A collective call that was made. What comes of it after this is nobody's.
+struct Open<'a> {
+    shared: &'a Shared,
+    call: Call,
+}
 
 /// What is numbered by itself in each channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -140,7 +144,7 @@ enum End {
     Refused(String),
     Broken(Broken),
     HubGone,
-    /// The hub has not taken a frame within this.
+    /// The hub has taken only part of a frame within this.
     Silent(Duration),
 }
 
@@ -162,13 +166,12 @@ impl Link {
         let mut link = Self {
             shared: Arc::clone(&shared),
             _kept: NotInherited::new(stream.as_fd()),
-            stream,
-            is_writing: Mutex::default(),
-            has_written: Condvar::new(),
+            line: Line::new(stream),
             reader: None,
             rank,
+            patience: ANSWER,
         };
-        link.say(&Up::Hello(hello), Duration::MAX, || true);
+        link.send(&Up::Hello(hello), after(Duration::MAX));
         let thread = std::thread::Builder::new().name("hg-job-link".into());
         let reader =
             thread.spawn(move || read_all(&shared, reading)).map_err(Error::os("a thread"))?;
@@ -182,17 +185,16 @@ impl Link {
             return Ok(nodes);
         }
         // The hub's own bound may be a later one: whom does it wait for?
-        let call = (JOINING.to_owned(), 0);
-        locked(&self.shared.state).answers.insert(call.clone(), None);
-        self.ask(&call);
-        let answer = self.wait(after(ANSWER), |state| {
+        let open = self.open_call((JOINING.to_owned(), 0));
+        let until = after(self.patience);
+        self.ask(&open, until);
+        let answer = self.wait(until, |state| {
             let welcome = state.welcome.take().map(Ok);
-            welcome.or_else(|| match state.answers.get_mut(&call)?.take()? {
+            welcome.or_else(|| match state.answers.get_mut(&open.call)?.take()? {
                 Answer::Missing(ranks) => Some(Err(ranks)),
                 Answer::Gathered(_) => None,
             })
         })?;
-        self.close(&call);
         let (hub, within) = (self.shared.hub.name(), self.shared.within);
         match answer {
             Some(Ok(nodes)) => Ok(nodes),
@@ -210,19 +212,24 @@ impl Link {
         within: Duration,
     ) -> Result<Vec<Vec<u8>>, Error> {
         let deadline = after(within);
-        let call = self.call(channel, what, value.map(<[u8]>::to_vec), within, || false);
-        let met = self.answer(&call, deadline);
-        self.close(&call);
-        match met? {
+        let Some((open, sent)) = self.call(channel, what, value, deadline) else {
+            self.check()?;
+            return Err(Error::NotMade { what: what.name(), within });
+        };
+        if sent == Sent::Part {
+            self.cut(within);
+        }
+        match self.answer(&open, deadline)? {
             Some(Ok(values)) => Ok(values),
             Some(Err(missing)) => {
-                Err(Error::Late { what: what.name(), number: call.1 + 1, within, missing })
+                Err(Error::Late { what: what.name(), number: open.call.1 + 1, within, missing })
             }
             None => Err(Error::Silent { what: what.name(), hub: self.shared.hub.name(), within }),
         }
     }
 
-    /// One all-gather without a bound; `late` is told whom it waits for, whenever `patience` has passed.
+    /// One all-gather without a bound; `late` is told whom it waits for, whenever `patience` has passed. It is called outside of
+    /// every lock and turn: it may make calls, and panic.
     pub(crate) fn gather_watched(
         &self,
         channel: &str,
@@ -230,61 +237,75 @@ impl Link {
         patience: Duration,
         mut late: impl FnMut(Option<&Ranks>),
     ) -> Result<Vec<Vec<u8>>, Error> {
-        let value = Some(value.to_vec());
-        let call = self.call(channel, What::Gather, value, patience, || {
-            late(None);
-            true
-        });
-        let met = loop {
-            match self.answer(&call, after(patience)) {
-                Ok(Some(Ok(values))) => break Ok(values),
-                Ok(Some(Err(missing))) => late(Some(&missing)),
-                Ok(None) => late(None),
-                Err(error) => break Err(error),
+        let (open, mut sent) = loop {
+            if let Some(made) = self.call(channel, What::Gather, Some(value), after(patience)) {
+                break made;
             }
+            self.check()?;
+            late(None);
         };
-        self.close(&call);
-        met
+        while sent == Sent::Part {
+            self.check()?;
+            late(None);
+            if self.line.turn(after(patience)).is_some() {
+                sent = Sent::All;
+            }
+        }
+        loop {
+            match self.answer(&open, after(patience))? {
+                Some(Ok(values)) => return Ok(values),
+                Some(Err(missing)) => late(Some(&missing)),
+                None => late(None),
+            }
+        }
     }
 
-    /// Makes a call: its channel and number. `close` ends it. As for [`say`](Self::say).
+    /// Makes a call; `None`: its frame has not begun to leave at the deadline, and there was no call.
     fn call(
         &self,
         channel: &str,
         what: What,
-        value: Option<Vec<u8>>,
-        patience: Duration,
-        goes_on: impl FnMut() -> bool,
-    ) -> Call {
-        let mut state = locked(&self.shared.state);
-        let call = (channel.to_owned(), state.take_number(channel, Kind::Collective));
-        state.answers.insert(call.clone(), None);
-        drop(state);
-        let ((channel, number), values) = (call.clone(), value.into_iter().collect());
-        self.say(&Up::Gather { channel, number, what, values }, patience, goes_on);
-        call
+        value: Option<&[u8]>,
+        deadline: Instant,
+    ) -> Option<(Open<'_>, Sent)> {
+        let mut turn = self.line.turn(deadline)?;
+        // Only who has its turn takes a number: so it can be given back.
+        let number = locked(&self.shared.state).take_number(channel, Kind::Collective);
+        let open = self.open_call((channel.to_owned(), number));
+        let values = value.map(<[u8]>::to_vec).into_iter().collect();
+        let up = Up::Gather { channel: channel.to_owned(), number, what, values };
+        let sent = turn.send(up.encode(), deadline);
+        if sent == Sent::Nothing {
+            let name = (channel.to_owned(), Kind::Collective);
+            locked(&self.shared.state).calls.insert(name, number);
+            return None;
+        }
+        Some((open, sent))
     }
 
-    /// What comes of a call after that is nobody's.
-    fn close(&self, call: &Call) {
-        locked(&self.shared.state).answers.remove(call);
+    fn open_call(&self, call: Call) -> Open<'_> {
+        locked(&self.shared.state).answers.insert(call.clone(), None);
+        Open { shared: &self.shared, call }
     }
 
-    fn ask(&self, (channel, number): &Call) {
-        self.say(&Up::Who { channel: channel.clone(), number: *number }, ANSWER, || false);
+    /// Nobody misses a question that does not leave, and of part of one the rest goes before the next frame.
+    fn ask(&self, open: &Open<'_>, deadline: Instant) {
+        let (channel, number) = open.call.clone();
+        self.send(&Up::Who { channel, number }, deadline);
     }
 
     /// The values of a call; whom it waits for, if that is so still at the deadline; or that the hub does not answer.
-    fn answer(&self, call: &Call, deadline: Instant) -> Result<Option<Met>, Error> {
-        let answered = |state: &mut State| match state.answers.get_mut(call)?.take()? {
+    fn answer(&self, open: &Open<'_>, deadline: Instant) -> Result<Option<Met>, Error> {
+        let answered = |state: &mut State| match state.answers.get_mut(&open.call)?.take()? {
             Answer::Gathered(values) => Some(Ok(values)),
             Answer::Missing(ranks) => Some(Err(Ranks(ranks))),
         };
         if let Some(Ok(values)) = self.wait(deadline, answered)? {
             return Ok(Some(Ok(values)));
         }
-        self.ask(call);
-        self.wait(after(ANSWER), answered)
+        let until = after(self.patience);
+        self.ask(open, until);
+        self.wait(until, answered)
     }
 
     /// Sends a value to some ranks, and waits for theirs. Both by rank, ascending.
@@ -303,14 +324,12 @@ impl Link {
         drop(state);
         let letter = Letter { from: self.rank, to: Run::of(peers), value: value.into() };
         let deadline = after(within);
+        let mut is_given = true;
         for post in Post::in_frames(channel.to_owned(), number, letter) {
-            let may_give =
-                |state: &mut State| (!std::mem::replace(&mut state.is_given, true)).then_some(());
-            if self.wait(deadline, may_give)?.is_none() {
+            is_given = self.give(post, deadline, within)?;
+            if !is_given {
                 break;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            self.say(&Up::Post(post), left, || false);
         }
         let met = self.wait(deadline, |state| {
             let letters = state.letters.entry(call.clone()).or_default();
@@ -318,10 +337,36 @@ impl Link {
             is_whole.then(|| std::mem::take(letters))
         })?;
         let came = locked(&self.shared.state).letters.remove(&call).unwrap_or_default();
-        met.ok_or_else(|| {
-            let missing = peers.iter().copied().filter(|peer| !came.contains_key(peer)).collect();
-            Error::Late { what: "exchange", number: number + 1, within, missing: Ranks(missing) }
-        })
+        let what = "exchange";
+        match met {
+            Some(letters) if is_given => Ok(letters),
+            // The others do not have this rank's.
+            Some(_) => Err(Error::Silent { what, hub: self.shared.hub.name(), within }),
+            None => {
+                let missing = peers.iter().copied().filter(|peer| !came.contains_key(peer));
+                let missing = Ranks(missing.collect());
+                Err(Error::Late { what, number: number + 1, within, missing })
+            }
+        }
+    }
+
+    /// Gives a value to the hub when that has passed on the one before. Was that in time?
+    fn give(&self, post: Post, deadline: Instant, within: Duration) -> Result<bool, Error> {
+        let may_give =
+            |state: &mut State| (!std::mem::replace(&mut state.is_given, true)).then_some(());
+        if self.wait(deadline, may_give)?.is_none() {
+            return Ok(false);
+        }
+        let sent = self.send(&Up::Post(post), deadline);
+        match sent {
+            Sent::All => {}
+            Sent::Part => self.cut(within),
+            Sent::Nothing => {
+                locked(&self.shared.state).is_given = false;
+                self.shared.changed.notify_all();
+            }
+        }
+        Ok(sent == Sent::All)
     }
 
     /// Waits until `look` finds something, or the deadline: `None`.
@@ -367,9 +412,13 @@ impl Link {
 
     pub(crate) fn abort(&self, code: u8, why: &str) {
         locked(&self.shared.state).leaving = true;
-        self.say(&Up::Abort { code, why: why.to_owned() }, ANSWER, || false);
+        let until = after(self.patience);
+        if self.send(&Up::Abort { code, why: why.to_owned() }, until) != Sent::All {
+            // The end of the connection tells as much.
+            self.cut(self.patience);
+        }
         // The hub tells everybody, this rank too: then it has heard.
-        let _ = self.wait(after(ANSWER), |_| None::<()>);
+        let _ = self.wait(until, |_| None::<()>);
     }
 
     /// Says goodbye. Fails if the job is broken already.
@@ -377,57 +426,27 @@ impl Link {
         self.check()?;
         locked(&self.shared.state).leaving = true;
         // A hub that does not hear it has its own reasons.
-        self.say(&Up::Bye, Duration::MAX, || true);
+        self.send(&Up::Bye, after(Duration::MAX));
         Ok(())
     }
 
-    /// Sends a frame. Whenever it has not left after `patience`, `goes_on` decides. Where writing fails, reading tells why.
-    fn say(&self, up: &Up, patience: Duration, mut goes_on: impl FnMut() -> bool) {
-        let (frame, mut sent) = (up.encode(), 0);
-        let Some(_turn) = self.turn(patience, &mut goes_on) else {
-            return self.unsaid(up, 0, patience);
-        };
-        loop {
-            let (count, done) = self.stream.write_before(&frame[sent..], after(patience));
-            sent += count;
-            match done {
-                Err(error) if is_timeout(&error) && goes_on() => {}
-                Err(error) if is_timeout(&error) => return self.unsaid(up, sent, patience),
-                Ok(()) | Err(_) => return,
-            }
-        }
+    /// Sends a frame until the deadline.
+    fn send(&self, up: &Up, deadline: Instant) -> Sent {
+        let turn = self.line.turn(deadline);
+        turn.map_or(Sent::Nothing, |mut turn| turn.send(up.encode(), deadline))
     }
 
-    fn turn(&self, patience: Duration, mut goes_on: impl FnMut() -> bool) -> Option<Turn<'_>> {
-        loop {
-            let is_writing = locked(&self.is_writing);
-            let waited = self.has_written.wait_timeout_while(is_writing, patience, |it| *it);
-            let (mut is_writing, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if !std::mem::replace(&mut *is_writing, true) {
-                return Some(Turn(self));
-            }
-            drop(is_writing);
-            if !goes_on() {
-                return None;
-            }
-        }
-    }
-
-    /// A frame has not left in time. Nobody misses a question; but after part of a frame the hub understands nothing more, and
-    /// without a call the numbers of the next ones are wrong.
-    fn unsaid(&self, up: &Up, sent: usize, within: Duration) {
-        if sent > 0 || !matches!(up, Up::Who { .. }) {
-            locked(&self.shared.state).end.get_or_insert(End::Silent(within));
-            self.shared.changed.notify_all();
-            self.stream.shutdown();
-        }
+    /// Ends the connection, since part of a frame has not left: its rank has given it up, and others wait for it.
+    fn cut(&self, within: Duration) {
+        locked(&self.shared.state).end.get_or_insert(End::Silent(within));
+        self.shared.changed.notify_all();
+        self.line.shutdown();
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Open<'_> {
     fn drop(&mut self) {
-        *locked(&self.0.is_writing) = false;
-        self.0.has_written.notify_one();
+        locked(&self.shared.state).answers.remove(&self.call);
     }
 }
 
@@ -448,7 +467,7 @@ impl State {
 impl Drop for Link {
     fn drop(&mut self) {
         locked(&self.shared.state).leaving = true;
-        self.stream.shutdown();
+        self.line.shutdown();
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
