@@ -5,7 +5,7 @@
 //! | launcher | variables |
 //! |---|---|
 //! | `Local` runner | `HG_JOB_FD`, `HG_JOB_RANK`, `HG_JOB_SIZE` |
-//! | rendezvous | `HG_JOB_RENDEZVOUS`; rank and size from the first whole pair of `HG_JOB_*`, `OMPI_COMM_WORLD_*`, `PMI_*`, `SLURM_*` |
+//! | rendezvous | `HG_JOB_RENDEZVOUS`; rank and size from `HG_JOB_*`, or the first whole pair of `OMPI_COMM_WORLD_*`, `PMI_*`, `SLURM_*` |
 //! | PMI-1, PMI-2 | `PMI_FD`, `PMI_RANK`, `PMI_SIZE`; or `PMI_PORT`, `PMI_ID` |
 //! | PMIx | `PMIX_NAMESPACE`, `PMIX_RANK` |
 //! | none, with more than one rank | an error that says what to do |
@@ -110,9 +110,11 @@ impl Environment<'_> {
 
     fn rendezvous(&self) -> Result<Plan, Error> {
         let at = self.needed("HG_JOB_RENDEZVOUS")?;
+        let is_half = |pair: &&(&str, &str)| self.has(pair.0) || self.has(pair.1);
         let whole = PLACES.iter().find(|(rank, size)| self.has(rank) && self.has(size));
-        let half = || PLACES.iter().find(|(rank, size)| self.has(rank) || self.has(size));
-        let pair = whole.or_else(half);
+        // Launchers inside one another set halves; what the user sets by hand is meant.
+        let by_hand = PLACES.iter().take(1).find(is_half);
+        let pair = by_hand.or(whole).or_else(|| PLACES.iter().find(is_half));
         let Some((rank, size)) = pair else {
             let names: Vec<&str> = PLACES.iter().map(|(rank, _)| *rank).collect();
             let names = names.join(", ");
@@ -361,6 +363,10 @@ mod tests {
             assert_eq!(look(&[&outer[..], &inner].concat()), met);
             // A batch script's own process has no step of tasks.
             assert_eq!(look(&[&outer[..2], &inner].concat()), met);
+        }
+        for (half, missing) in [("HG_JOB_RANK", "HG_JOB_SIZE"), ("HG_JOB_SIZE", "HG_JOB_RANK")] {
+            let said = look(&[&[at, (half, "3")][..], &inner].concat()).unwrap_err();
+            assert!(said.starts_with(&format!("{missing} is missing")), "{said}");
         }
         let said = look(&[at, ("SLURM_PROCID", "0")]).unwrap_err();
         assert!(said.starts_with("SLURM_STEP_NUM_TASKS is missing"), "{said}");
