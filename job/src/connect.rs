@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The runner has one connection for each rank.
-const ONCE: &str = "this process has joined its job before, and a rank joins once: keep its `Job`, whose clones are the same rank";
+const ONCE: &str = "this process has told its runner before which rank it is, and a rank does that once: keep its `Job`, whose clones are the same rank";
 
 /// The hub names who is missing at the deadline; its word may take this long to arrive.
 const GRACE: Duration = Duration::from_secs(2);
@@ -115,13 +115,13 @@ impl Joining<'_> {
         self.check_map(place)?;
         let name = format!("HG_JOB_FD {fd}");
         let seat = foreign::inherited(fd).map_err(Error::os(name.clone()))?;
+        crate::local::keep_from_children(fd).map_err(Error::os(name.clone()))?;
+        crate::local::die_with_runner()?;
         static IS_TAKEN: AtomicBool = AtomicBool::new(false);
         // Relaxed: nothing is published by it, and one swap alone finds `false`.
         if IS_TAKEN.swap(true, Ordering::Relaxed) {
             return Err(Error::Environment(format!("{name}: {ONCE}")));
         }
-        crate::local::keep_from_children(fd).map_err(Error::os(name))?;
-        crate::local::die_with_runner()?;
         let endings = Endings { abort: self.settings.abort_exits, hub_gone: true };
         let hello = self.hello(place, Vec::new());
         let stream = Stream::Unix(UnixStream::from(seat));

@@ -37,7 +37,7 @@ fn values_of_a_mebibyte_and_of_nothing_arrive() {
 fn who_joins_again_is_told_not_to_and_breaks_nothing() {
     let outcome = local("2", &["--again"]);
     assert_one_node(&outcome.ranks(), 2, "local");
-    let said = "this process has joined its job before, and a rank joins once: keep its `Job`";
+    let said = "this process has told its runner before which rank it is, and a rank does that once: keep its `Job`";
     assert_eq!(outcome.count(said), 4, "{}", outcome.all());
 }
 
