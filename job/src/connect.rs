@@ -195,9 +195,10 @@ impl Joining<'_> {
         Ok(way)
     }
 
-    /// The setting is for rank 0: other hubs are on other machines, or would want the same port.
+    /// The setting is for rank 0: other hubs would want the same port, or are on other machines.
     fn listen(&self, place: Place) -> Result<TcpListener, Error> {
-        host::listen(self.settings.listen.as_deref().filter(|_| place.rank == 0))
+        let on = self.settings.listen.as_deref();
+        if place.rank == 0 { host::listen(on) } else { host::listen_beside(on) }
     }
 
     fn start_hub(

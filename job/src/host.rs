@@ -1,7 +1,7 @@
 //! What this process learns about the machine that it runs on.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, TcpListener},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs as _},
     os::fd::AsFd,
     time::Duration,
 };
@@ -55,6 +55,13 @@ pub(crate) fn listen(on: Option<&str>) -> Result<TcpListener, Error> {
     }
 }
 
+/// A free port of the given address, or of every one where that is another machine's.
+pub(crate) fn listen_beside(on: Option<&str>) -> Result<TcpListener, Error> {
+    let ips = on.and_then(|on| on.to_socket_addrs().ok()).into_iter().flatten();
+    let free: Vec<SocketAddr> = ips.map(|at| SocketAddr::new(at.ip(), 0)).collect();
+    TcpListener::bind(&free[..]).or_else(|_| listen(None))
+}
+
 /// A machine that vanishes is noticed within half a minute, and small messages leave at once.
 pub(crate) fn keep_alive(socket: &impl AsFd) {
     let socket = SockRef::from(socket);
@@ -87,6 +94,19 @@ mod tests {
         assert_eq!(identity(), identity());
         assert!(identity().len() < 128, "{}", identity());
         assert!(!identity().contains(['/', ' ', '=', ';']));
+    }
+
+    #[test]
+    fn beside_an_address_of_this_machine_is_the_same_one_and_beside_another_s_is_every_one() {
+        let taken = listen(Some("127.0.0.2:0")).unwrap();
+        let at = taken.local_addr().unwrap();
+        let text = at.to_string();
+        let beside = |on: Option<&str>| listen_beside(on).unwrap().local_addr().unwrap();
+        assert_eq!(beside(Some(&text)).ip(), at.ip());
+        // Of a range that is for examples.
+        for on in [None, Some("192.0.2.1:4477"), Some("nonsense")] {
+            assert!(beside(on).ip().is_unspecified(), "{on:?}");
+        }
     }
 
     #[test]

@@ -138,6 +138,7 @@ impl Settings {
     }
 
     /// Where rank 0 listens for the others, as `ADDRESS:PORT`.
+    /// Of other ranks those with a hub listen there, too, at a free port, if the address is their machine's.
     #[must_use]
     pub fn listen(mut self, address: impl Into<String>) -> Self {
         self.listen = Some(address.into());

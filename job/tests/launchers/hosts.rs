@@ -60,7 +60,7 @@ fn two_hosts_are_two_nodes_and_a_death_crosses_the_cable() {
 }
 
 #[test]
-fn rank_0_listens_where_it_is_told_to_and_no_other_hub_does() {
+fn rank_0_listens_where_it_is_told_to_and_no_other_hub_wants_its_port() {
     let _watchdog = Watchdog::start();
     let Some(hosts) = or_skip(Hosts::new(1)) else { return };
     let at = format!("{}:4477", hosts.host(0).ip4(0));
