@@ -25,7 +25,7 @@ pub(crate) struct Address {
 /// Addresses of a machine that are told: the text stays short enough for every launcher.
 const IPS_MAX: usize = 8;
 /// One attempt at one of several addresses.
-const ATTEMPT: Duration = Duration::from_secs(2);
+pub(crate) const ATTEMPT: Duration = Duration::from_secs(2);
 /// Between two looks at a folder, or two knocks at a door.
 const PAUSE: Duration = Duration::from_millis(10);
 

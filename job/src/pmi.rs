@@ -10,7 +10,7 @@ pub(crate) mod wire;
 
 use std::{
     io::{self, Read as _, Write as _},
-    net::{TcpStream, ToSocketAddrs as _},
+    net::{SocketAddr, TcpStream, ToSocketAddrs as _},
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
@@ -23,6 +23,7 @@ use crate::{
     Error, Via,
     detect::{Place, Server},
     foreign,
+    meeting::ATTEMPT,
     stream::{Stream, is_timeout},
 };
 
@@ -63,8 +64,9 @@ impl Client {
                 (Stream::Unix(UnixStream::from(fd)), Some(*place))
             }
             Server::Port { address, .. } => {
-                let stream =
-                    connect(address, deadline).map_err(Error::os(format!("PMI_PORT {address}")))?;
+                let stream = look_up(address)
+                    .and_then(|targets| connect(&targets, deadline))
+                    .map_err(Error::os(format!("PMI_PORT {address}")))?;
                 (Stream::Tcp(stream), None)
             }
         };
@@ -395,13 +397,19 @@ impl Client {
     }
 }
 
+fn look_up(address: &str) -> io::Result<Vec<SocketAddr>> {
+    Ok(address.to_socket_addrs()?.collect())
+}
+
 /// The first of a name's addresses that takes a connection before the deadline.
-fn connect(address: &str, deadline: Instant) -> io::Result<TcpStream> {
+fn connect(targets: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::ErrorKind::AddrNotAvailable.into();
-    for target in address.to_socket_addrs()? {
+    for (at, target) in targets.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // One that does not answer leaves time for the others.
+        let within = if at + 1 < targets.len() { ATTEMPT.min(left / 2) } else { left };
         // Zero is no timeout.
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        match TcpStream::connect_timeout(&target, left) {
+        match TcpStream::connect_timeout(target, within.max(Duration::from_millis(1))) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }

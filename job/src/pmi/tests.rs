@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     os::{fd::AsRawFd as _, unix::net::UnixStream},
     sync::{Arc, Barrier, Mutex},
     thread,
@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    Client,
+    Client, connect,
     wire::{self, Fields},
 };
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
 };
 
 const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(100);
 
 /// What the ranks of a good server share.
 struct Space {
@@ -329,21 +330,38 @@ fn over_a_port_the_server_tells_rank_and_size() {
     assert_eq!(serving.join().unwrap(), "cmd=get_my_kvsname\n");
 }
 
-#[test]
-fn a_server_that_takes_no_connection_is_given_up_at_the_deadline() {
-    let _watchdog = watchdog::Watchdog::start();
+/// A listener that takes no connection: its address, and what keeps it so.
+fn full() -> (SocketAddr, impl Sized) {
     let listener =
         socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     listener.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     listener.listen(0).unwrap();
     let at = listener.local_addr().unwrap().as_socket().unwrap();
-    let short = Duration::from_millis(100);
     // Until its queue is full.
     let mut queue = Vec::new();
-    while let Ok(stream) = std::net::TcpStream::connect_timeout(&at, short) {
+    while let Ok(stream) = std::net::TcpStream::connect_timeout(&at, SHORT) {
         queue.push(stream);
     }
+    (at, (listener, queue))
+}
+
+#[test]
+fn a_server_that_takes_no_connection_is_given_up_at_the_deadline() {
+    let _watchdog = watchdog::Watchdog::start();
+    let (at, _full) = full();
     let server = Server::Port { address: at.to_string(), id: 0 };
-    let said = Client::connect(&server, Via::Pmi1, Instant::now() + short, short).unwrap_err();
+    let said = Client::connect(&server, Via::Pmi1, Instant::now() + SHORT, SHORT).unwrap_err();
     assert_eq!(said.to_string(), format!("PMI_PORT {at}: connection timed out"));
+}
+
+#[test]
+fn an_address_that_takes_no_connection_leaves_time_for_the_next_one() {
+    let _watchdog = watchdog::Watchdog::start();
+    let (at, _full) = full();
+    let good = TcpListener::bind("127.0.0.1:0").unwrap();
+    let deadline = Instant::now() + LONG / 4;
+    let stream = connect(&[at, good.local_addr().unwrap()], deadline).unwrap();
+    assert_eq!(stream.peer_addr().unwrap(), good.local_addr().unwrap());
+    // Of the bound something is left.
+    assert!(Instant::now() < deadline);
 }
