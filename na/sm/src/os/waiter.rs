@@ -153,11 +153,10 @@ impl SmWaiter {
         let mut set = [PollFd::new(self.epoll.0.as_fd(), PollFlags::POLLIN)];
         let rest = TimeSpec::from_duration(Duration::from_nanos(rest.into()));
         match ppoll(&mut set, Some(rest), None) {
-            Ok(_) => self.epoll.wait(events, EpollTimeout::ZERO),
             // A signal ends a wait.
             Err(Errno::EINTR) => Err(Errno::EINTR),
-            // This process may have no descriptor at all (RLIMIT_NOFILE).
-            Err(_) => self.epoll.wait(events, 1_u8),
+            // It is refused where this process may have no descriptor at all (RLIMIT_NOFILE).
+            waited => self.epoll.wait(events, u8::from(waited.is_err())),
         }
     }
 }
