@@ -467,7 +467,8 @@ impl Transport for Ofi {
                 }
             }
             let is_out = context.transport.endpoint().lent() > 0;
-            if !found && (!is_out || Instant::now() >= end) {
+            // Others may go on sending.
+            if (!found && !is_out) || Instant::now() >= end {
                 break;
             }
         }

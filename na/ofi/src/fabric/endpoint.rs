@@ -23,7 +23,7 @@ use crate::fabric::{
     injected::Injected,
     intake::{Arrival, Intake, Taken},
     near::{self, Near},
-    offer::{Offer, library},
+    offer::{Offer, is_socket, library},
     open::{name_of, open_domain, open_endpoint_somewhere, open_fabric, open_queue, open_vector},
     rma::{OneSided, register},
     stuck::{PeerLock, RegionLock},
@@ -97,6 +97,8 @@ pub(crate) struct Endpoint {
     scratch: Box<[u8; INJECT_MAX]>,
     wait_fd: Option<RawFd>,
     name: Vec<u8>,
+    /// It is named by the address of a socket.
+    is_socket: bool,
     lock: Option<RegionLock>,
     has_seen_death: bool,
     /// Where the own lock was found: those of peers, by address.
@@ -176,6 +178,7 @@ impl Endpoint {
             own: Near::announce(&name)?,
             near: FxHashMap::default(),
             inboxes: uses_inboxes(offer)?.then_some(0),
+            is_socket: is_socket(limits.address_format),
             name,
         };
         endpoint.post_receives()?;
@@ -261,8 +264,11 @@ impl Endpoint {
     /// Inserts the address of an endpoint: answers what sends name it by.
     ///
     /// # Errors
-    /// [`Error::Os`] when the provider does not take it.
+    /// [`Error::Os`] when the provider does not take it, or when it is of another form than the own one.
     pub(crate) fn insert(&mut self, name: &[u8]) -> Result<u64, Error> {
+        if !self.is_like_own(name) {
+            return Err(Fault::new("fi_av_insert", nix::libc::EAFNOSUPPORT).into());
+        }
         let near = near::find(name);
         if let (Some(inboxes), Some(near)) = (&mut self.inboxes, &near) {
             let address = INBOX | *inboxes;
@@ -270,8 +276,10 @@ impl Endpoint {
             self.near.insert(address, Arc::clone(near));
             return Ok(address);
         }
-        let mut padded = [0u8; NAME_MAX];
-        let room = padded.get_mut(..name.len()).ok_or(Fault::new("fi_av_insert", 22))?;
+        // One that is a string ends with a zero, whatever its sender says.
+        let mut padded = [0u8; NAME_MAX + 1];
+        let room = padded[..NAME_MAX].get_mut(..name.len());
+        let room = room.ok_or(Fault::new("fi_av_insert", 22))?;
         room.copy_from_slice(name);
         // It is looked into while its address is inserted, also when it was closed: `near` says why.
         let held = near.as_ref().and_then(|near| near.hold());
@@ -295,6 +303,14 @@ impl Endpoint {
             self.locks.insert(address, PeerLock::new(name));
         }
         Ok(address)
+    }
+
+    /// Whether a socket's name is as long as the own one, and of the same family. libfabric takes the length of one that it then refuses
+    /// for that of all to come (`ofi_ip_av_insert`), so that it would refuse those.
+    fn is_like_own(&self, name: &[u8]) -> bool {
+        let family = size_of::<nix::libc::sa_family_t>();
+        !self.is_socket
+            || (name.len() == self.name.len() && name.get(..family) == self.name.get(..family))
     }
 
     /// Removes it.

@@ -318,9 +318,15 @@ fn pci_of(info: &sys::Info) -> Option<Pci> {
     Some(Pci { domain: domain_id, bus: bus_id, device: device_id, function: function_id })
 }
 
-/// `FI_SOCKADDR_IN` and `FI_SOCKADDR_IN6`.
+/// `FI_SOCKADDR`, `FI_SOCKADDR_IN` and `FI_SOCKADDR_IN6`.
+const SOCKADDR: u32 = 1;
 const SOCKADDR_IN: u32 = 2;
 const SOCKADDR_IN6: u32 = 3;
+
+/// Whether names of this format are addresses of sockets: `FI_SOCKADDR` and those of IP.
+pub(super) fn is_socket(format: u32) -> bool {
+    matches!(format, SOCKADDR | SOCKADDR_IN | SOCKADDR_IN6)
+}
 
 /// The source address, when it is a socket's.
 fn ip_of(info: &sys::Info) -> Option<IpAddr> {

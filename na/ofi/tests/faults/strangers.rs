@@ -42,20 +42,25 @@ fn connect(address: &Address) -> Box<dyn Line> {
 
 /// A greeting as the layout in `wire` says, of an endpoint that is nowhere.
 fn hello(address: &Address, number: u32) -> Vec<u8> {
-    let provider = address.scheme().strip_prefix("ofi+").unwrap();
-    let name = if provider == "shm" {
+    let name = if address.scheme() == "ofi+shm" {
         format!("fi_shm://{}:{number}\0", 4_000_000 + number).into_bytes()
     } else {
         let [high, low] = u16::try_from(1024 + number).unwrap().to_be_bytes();
         [&2u16.to_ne_bytes()[..], &[high, low, 127, 0, 0, 1], &[0; 8]].concat()
     };
+    hello_of(address, number, &name)
+}
+
+/// The same of an endpoint of any name.
+fn hello_of(address: &Address, number: u32, name: &[u8]) -> Vec<u8> {
+    let provider = address.scheme().strip_prefix("ofi+").unwrap();
     let mut record = vec![1];
     record.extend(b"hg-ofi\x00\x04");
     record.extend(number.to_le_bytes());
     record.extend(7u64.to_le_bytes());
     record.extend(4096u32.to_le_bytes());
     record.extend(0u32.to_le_bytes());
-    for text in [provider.as_bytes(), &name] {
+    for text in [provider.as_bytes(), name] {
         record.extend(u16::try_from(text.len()).unwrap().to_le_bytes());
         record.extend(text);
     }
@@ -97,6 +102,22 @@ fn half_a_greeting_ends_within_its_bound_and_rubbish_at_once() {
         }
         greet(&mut friend, &mut context);
     }
+}
+
+#[test]
+fn a_name_of_another_form_is_refused_and_keeps_nobody_from_being_inserted() {
+    let [four, six] = [2u16, 10].map(u16::to_ne_bytes);
+    let of_six = [&six[..], &[4, 1], &[0; 24]].concat();
+    let names: [&[u8]; 5] = [&[0], &[255], &four, &[&four[..], &[4; 13]].concat(), &of_six];
+    let domain = open("ofi+tcp://127.0.0.1", &[]).unwrap();
+    let (mut context, mut friend) = (domain.context(0).unwrap(), domain.context(1).unwrap());
+    for (number, name) in (1..).zip(names) {
+        let mut line = connect(context.address());
+        line.write_all(&hello_of(context.address(), number, name)).unwrap();
+        // After a sentence.
+        while answered(&mut context, line.as_mut()) {}
+    }
+    greet(&mut friend, &mut context);
 }
 
 /// A record without content, of a kind.
