@@ -1,7 +1,6 @@
 //! The workers of a search: what a search asks of them, and those that are threads of this process.
 
 use std::{
-    convert::Infallible,
     fmt::Debug,
     io,
     thread::{self, Scope, ScopedJoinHandle},
@@ -92,7 +91,9 @@ impl<G: Game> Threads<G> {
                 let shape = (number, trees);
                 let _ = phase::run_merged(worker, shape, &mut transport, &mut control);
             } else {
-                let Ok(()) = phase::run_alone(worker, &mut control, || Ok::<(), Infallible>(()));
+                // The same: nobody else has anything to say.
+                let goes_on = || if boxes.is_broken() { Err(()) } else { Ok(()) };
+                let _ = phase::run_alone(worker, &mut control, goes_on);
             }
             worker.part(control.samples)
         };

@@ -229,6 +229,18 @@ fn a_game_that_panics_ends_the_phase_on_all_threads() {
 }
 
 #[test]
+fn whoever_is_told_and_panics_ends_the_phase_of_trees_apart() {
+    let _watchdog = Watchdog::start();
+    let settings = Settings { workers: 2, parallelism: Parallelism::Root, ..small() };
+    let mut search = Search::new(board(7, ""), settings).unwrap();
+    let run = catch_unwind(AssertUnwindSafe(|| {
+        search.run_with(Budget::rollouts(u64::MAX), |_| panic!("it has heard enough")).unwrap()
+    }));
+    assert!(run.is_err());
+    assert!(search.run(Budget::rollouts(10)).is_err());
+}
+
+#[test]
 fn a_game_that_breaks_the_rules_ends_with_the_rule() {
     for (width, said) in [(0, "Game::moves: 0 moves"), (513, "Game::moves: 513 moves")] {
         for parallelism in [Parallelism::Tree, Parallelism::Root, Parallelism::Merged] {
