@@ -122,6 +122,22 @@ fn barriers(url: &str) {
     }
 }
 
+/// Barriers of one group, each with another one right behind it: a service thread hears of both in one round.
+fn one_after_another(url: &str) {
+    let test = u8::try_from(url.len()).unwrap() + 3;
+    run(url, (1, 1), &fabric(), |worker| {
+        for _ in 0..300 {
+            let how = How::default().of_group(7);
+            for thread in 1..3 {
+                worker.call_with(Place { process: 0, thread }, count, (test,), how).unwrap();
+            }
+            worker.quiesce_group(7).unwrap();
+            worker.quiesce_group(8).unwrap();
+        }
+        worker.finish().unwrap();
+    });
+}
+
 /// A broadcast runs at them, too.
 fn broadcasts(url: &str) {
     let test = u8::try_from(url.len()).unwrap() + 1;
@@ -215,6 +231,7 @@ over_each_transport! {
     dropping_the_last_worker_waits_for_nobody_and_finishing_it_does => ends,
     service_threads_run_what_is_called_while_workers_do_something_else => not_interrupted,
     barriers_end_after_what_service_threads_have_called => barriers,
+    barriers_of_service_threads_follow_one_another => one_after_another,
     broadcasts_run_at_service_threads_too => broadcasts,
     service_threads_end_with_the_last_worker => gone,
     threads_have_numa_nodes => nodes,

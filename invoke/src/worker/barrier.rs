@@ -130,6 +130,10 @@ impl Worker {
             REPORT if quiet.reported(from, group, words) => {}
             ENTER if is_above && self.is_service() => {
                 drop(quiet);
+                // The one before has ended, and its end may have been heard of in this very round: it is to be counted first.
+                if self.is_asked.get() {
+                    let _ended = self.take_part();
+                }
                 self.enter(group);
                 self.is_asked.set(true);
             }
