@@ -92,7 +92,7 @@ mod tests {
             idle.came_back(LATE * 2);
             assert_eq!(sleeps(&mut idle, now), expected);
         }
-        for expected in [512, 512, 512] {
+        for expected in [256, 256, 256] {
             idle.came_back(LATE);
             idle.came_back(LATE * 2);
             assert_eq!(
