@@ -67,6 +67,8 @@ pub(crate) struct Session {
     /// The daemon takes nothing until it says so.
     is_blocked: bool,
     batch: Vec<Completion>,
+    /// What came with the welcome, for the next round.
+    early: Vec<Event>,
 }
 
 /// Opens what sessions are made in.
@@ -102,9 +104,15 @@ impl Session {
             waiting: VecDeque::new(),
             is_blocked: false,
             batch: Vec::new(),
+            early: Vec::new(),
         };
         session.greet()?;
         Ok(session)
+    }
+
+    /// These are told in the next round.
+    pub(crate) fn keep(&mut self, events: impl Iterator<Item = Event>) {
+        self.early.extend(events);
     }
 
     /// What it sleeps on.
@@ -204,7 +212,8 @@ impl Session {
         now: Instant,
         events: &mut Vec<Event>,
     ) -> Result<bool, Error> {
-        let mut found = false;
+        let mut found = !self.early.is_empty();
+        events.append(&mut self.early);
         if let State::Lost { until } = self.state
             && until <= now
         {
@@ -289,7 +298,7 @@ impl Session {
 
     /// Whether nothing is left to be done before a sleep.
     pub(crate) fn may_sleep(&mut self) -> bool {
-        self.local.may_sleep()
+        self.early.is_empty() && self.local.may_sleep()
     }
 
     /// Whether all that was handed over has left.

@@ -55,15 +55,23 @@ impl Shared {
     pub(crate) fn greet(&self, id: u8) -> Result<Taken, Error> {
         let name = full_name(&self.name, id);
         let local = self.local.context(id)?;
-        let waiter = local.waiter();
-        let mut session = Session::begin(local, &self.settings, (name.clone(), self.listen))?;
-        let end = Instant::now() + self.settings.connect_timeout;
+        let session = Session::begin(local, &self.settings, (name.clone(), self.listen))?;
+        Self::welcome(session, &name, Instant::now() + self.settings.connect_timeout)
+    }
+
+    fn welcome(mut session: Session, name: &str, end: Instant) -> Result<Taken, Error> {
+        let waiter = session.local().waiter();
         let mut events = Vec::new();
         loop {
             let now = Instant::now();
             let found = session.progress(now, &mut events)?;
-            match events.drain(..).next() {
-                Some(Event::Ready(address, quota)) => return Ok((session, address, quota)),
+            let mut come = events.drain(..);
+            match come.next() {
+                Some(Event::Ready(address, quota)) => {
+                    // Who knows its name may have opened a connection already.
+                    session.keep(come);
+                    return Ok((session, address, quota));
+                }
                 Some(Event::Refused(Refusal::NameInUse, _)) => {
                     return Err(Error::AddressInUse(Address::new(&format!("{SCHEME}://{name}"))?));
                 }
@@ -89,4 +97,59 @@ fn missing(session: &Session, why: &str) -> Error {
         "no daemon hg-visor at {}: {why}; start one, or name another by the setting `daemon` or in HG_VISOR",
         session.daemon()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use hg_na::{Completion, Message, Op, OpenOptions, Plugin as _, QUIET};
+    use hg_na_sm::SmPlugin;
+    use watchdog::Watchdog;
+
+    use super::*;
+    use crate::{
+        session::local_domain,
+        wire::{Header, Kind},
+    };
+
+    #[test]
+    fn frames_that_come_with_the_welcome_are_not_lost() {
+        let _watchdog = Watchdog::start();
+        let name = format!("visor-welcome-{}", std::process::id());
+        let url = Address::new(&format!("sm://{name}")).unwrap();
+        let daemon = SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
+        let (mut daemon, mut done) = (daemon.context(0).unwrap(), Vec::new());
+        let connect_timeout = Duration::from_secs(30);
+        let settings = Settings { daemon: name, allow_uid: None, connect_timeout };
+        let local = local_domain(&settings).unwrap().context(0).unwrap();
+        let mut session = Session::begin(local, &settings, ("it/0".to_owned(), true)).unwrap();
+        let to = loop {
+            daemon.progress(Instant::now(), &mut done).unwrap();
+            session.progress(Instant::now(), &mut Vec::new()).unwrap();
+            match done.pop() {
+                Some(Completion::Unexpected { from, .. }) => break from,
+                other => assert!(other.is_none(), "{other:?}"),
+            }
+        };
+        let welcome = Header::new(Kind::Welcome, 0, 8).frame(b"visor://it/0@tcp://there:1");
+        let incoming = Header::new(Kind::Incoming, 1, 4096).frame(&[0; 9]);
+        for message in [welcome, incoming] {
+            let posted: Result<_, _> = daemon.post(QUIET, Op::SendUnexpected { to, message });
+            posted.unwrap();
+        }
+        let end = Instant::now() + connect_timeout;
+        let (mut session, _, quota) = Shared::welcome(session, "it/0", end).unwrap();
+        assert_eq!(quota, 8);
+        assert!(!session.may_sleep(), "whoever sleeps now would not hear of it");
+        let mut events = Vec::new();
+        while events.is_empty() {
+            session.progress(Instant::now(), &mut events).unwrap();
+        }
+        let frame = |event: &Event| match event {
+            Event::Frame(frame) => Message::copied(frame.as_slice()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(Header::decode(frame(&events[0]).as_slice()).unwrap().0.kind, Kind::Incoming);
+    }
 }
