@@ -290,7 +290,11 @@ impl Daemon {
             moved = true;
             match effect {
                 Effect::Dial(key, address) => match self.network.context.lookup(&address) {
-                    Ok(peer) => self.meet(Way::Network, peer, key),
+                    Ok(peer) => match self.network.parties.get(&peer).copied().flatten() {
+                        // The network takes several spellings of an address for one.
+                        Some(known) => self.switch.is_known(key, known),
+                        None => self.meet(Way::Network, peer, key),
+                    },
                     Err(error) => {
                         let why = hg_na::GoneReason::Unreachable(error.to_string().into());
                         self.switch.gone(key, &why);

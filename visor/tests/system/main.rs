@@ -49,6 +49,25 @@ fn calls_and_bulk_data() {
 }
 
 #[test]
+fn another_spelling_of_an_address_ends_nobody_elses_calls() {
+    let _watchdog = Watchdog::start();
+    let (near, far) = (Daemon::start("near", 0), Daemon::start("far", 0));
+    let target = listening(&far, "visor://store");
+    let origin = engine(&near);
+    let peer = origin.lookup(target.address()).unwrap();
+    assert_eq!(origin.call(echo, &peer, (1,)).wait().unwrap(), 1);
+    let other = engine(&near);
+    let spelled = hg::Address::new(&format!("{}/0", target.address())).unwrap();
+    let there = other.lookup(&spelled).unwrap();
+    let refused = other.call(echo, &there, (2,)).wait().unwrap_err().to_string();
+    assert!(refused.contains(&format!("as {}: use that spelling", far.address)), "{refused}");
+    assert_eq!(origin.call(echo, &peer, (3,)).wait().unwrap(), 3);
+    drop((origin, peer, target, other, there));
+    near.until("no connection is left", |status| status["connections"] == 0);
+    far.until("no connection is left", |status| status["connections"] == 0);
+}
+
+#[test]
 fn applications_of_one_node_reach_each_other_and_know_who_calls() {
     let _watchdog = Watchdog::start();
     let daemon = Daemon::start("one", 0);
