@@ -103,7 +103,7 @@ fn missing(session: &Session, why: &str) -> Error {
 mod tests {
     use std::time::Duration;
 
-    use hg_na::{Completion, Message, Op, OpenOptions, Plugin as _, QUIET};
+    use hg_na::{Completion, Op, OpenOptions, Plugin as _, QUIET};
     use hg_na_sm::SmPlugin;
     use watchdog::Watchdog;
 
@@ -135,8 +135,7 @@ mod tests {
         let welcome = Header::new(Kind::Welcome, 0, 8).frame(b"visor://it/0@tcp://there:1");
         let incoming = Header::new(Kind::Incoming, 1, 4096).frame(&[0; 9]);
         for message in [welcome, incoming] {
-            let posted: Result<_, _> = daemon.post(QUIET, Op::SendUnexpected { to, message });
-            posted.unwrap();
+            daemon.post(QUIET, Op::SendUnexpected { to, message }).unwrap();
         }
         let end = Instant::now() + connect_timeout;
         let (mut session, _, quota) = Shared::welcome(session, "it/0", end).unwrap();
@@ -146,10 +145,7 @@ mod tests {
         while events.is_empty() {
             session.progress(Instant::now(), &mut events).unwrap();
         }
-        let frame = |event: &Event| match event {
-            Event::Frame(frame) => Message::copied(frame.as_slice()),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(Header::decode(frame(&events[0]).as_slice()).unwrap().0.kind, Kind::Incoming);
+        let Event::Frame(frame) = &events[0] else { panic!("{events:?}") };
+        assert_eq!(Header::decode(frame.as_slice()).unwrap().0.kind, Kind::Incoming);
     }
 }
