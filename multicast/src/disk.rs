@@ -86,11 +86,11 @@ impl Slots {
 /// What the thread is to do.
 enum Job {
     /// Is it there already?
-    Holds(Extent, u32),
+    Holds(Extent, u64),
     Write {
         extent: Extent,
         from: Slot,
-        checksum: Option<u32>,
+        checksum: Option<u64>,
     },
     Load {
         extent: Extent,
@@ -117,7 +117,7 @@ pub(crate) enum Done {
         block: u64,
         to: u32,
         into: Slot,
-        checksum: Option<u32>,
+        checksum: Option<u64>,
     },
     Finished,
     Failed(String),
@@ -171,7 +171,7 @@ impl Disk {
     }
 
     /// Asks whether a block is there already.
-    pub(crate) fn ask(&self, extent: Extent, checksum: u32) {
+    pub(crate) fn ask(&self, extent: Extent, checksum: u64) {
         self.begin(Job::Holds(extent, checksum));
     }
 
@@ -182,7 +182,7 @@ impl Disk {
         Some(slots.room(at))
     }
 
-    pub(crate) fn write(&self, extent: Extent, from: Slot, checksum: Option<u32>) {
+    pub(crate) fn write(&self, extent: Extent, from: Slot, checksum: Option<u64>) {
         self.begin(Job::Write { extent, from, checksum });
     }
 
@@ -222,7 +222,7 @@ impl Disk {
         to: u32,
         block: u64,
         at: Slot,
-        checksum: Option<u32>,
+        checksum: Option<u64>,
     ) -> Option<Source> {
         let place = match at {
             Slot::Bytes(bytes) => Place::Inline(bytes),

@@ -83,11 +83,11 @@ pub trait Blocks: Send {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Whether a block is here already, from an earlier attempt, so that it need not come: asked once for each block.
-    /// `checksum` is the CRC-32C of its `len` bytes.
+    /// `checksum` is the XXH3-64 (seed 0) of its `len` bytes.
     ///
     /// # Errors
     /// It cannot be known: the block comes.
-    fn holds(&mut self, _offset: u64, _len: u64, _checksum: u32) -> io::Result<bool> {
+    fn holds(&mut self, _offset: u64, _len: u64, _checksum: u64) -> io::Result<bool> {
         Ok(false)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hg::bulk::{Bulk, Descriptor, Frozen, Rights};
 
 use crate::{
-    checksum,
+    checksum::{self, Sum},
     disk::Disk,
     error::Error,
     machine::{Header, INLINE_MAX},
@@ -154,24 +154,23 @@ impl Store {
     }
 
     /// The checksum of a block of memory.
-    pub(crate) fn checksum(&self, range: (u64, u64)) -> Result<u32, hg::Error> {
-        self.checksum_on(0, range)
+    pub(crate) fn checksum(&self, range: (u64, u64)) -> Result<u64, hg::Error> {
+        let mut sum = Sum::default();
+        self.add_to(&mut sum, range)?;
+        Ok(sum.total())
     }
 
-    /// The same of bytes that follow those which sum up to `sum`.
-    pub(crate) fn checksum_on(
-        &self,
-        sum: u32,
-        (offset, len): (u64, u64),
-    ) -> Result<u32, hg::Error> {
+    /// Sums up bytes of memory that follow others.
+    pub(crate) fn add_to(&self, sum: &mut Sum, (offset, len): (u64, u64)) -> Result<(), hg::Error> {
         match self {
-            Self::Bytes(bytes) => Ok(checksum::append(sum, part(bytes, offset, len))),
-            Self::Memory { bulk, .. } => checksum_of(bulk, sum, (offset, len)),
-            Self::Frozen { bytes, .. } => Ok(checksum::append(sum, part(bytes, offset, len))),
+            Self::Bytes(bytes) => sum.add(part(bytes, offset, len)),
+            Self::Memory { bulk, .. } => return add_copied(sum, bulk, (offset, len)),
+            Self::Frozen { bytes, .. } => sum.add(part(bytes, offset, len)),
             Self::Unseen(_) | Self::Disk(_) => {
-                Err(hg::Error::Unsupported("a checksum of what is not in memory"))
+                return Err(hg::Error::Unsupported("a checksum of what is not in memory"));
             }
         }
+        Ok(())
     }
 
     /// A small block has come.
@@ -214,20 +213,20 @@ fn part(bytes: &[u8], offset: u64, len: u64) -> &[u8] {
     &bytes[start..start + len]
 }
 
-/// The checksum of bytes that peers may read, which are copied out to be seen; they follow those which sum up to `sum`.
-fn checksum_of(bulk: &Bulk, mut sum: u32, (offset, len): (u64, u64)) -> Result<u32, hg::Error> {
+/// Sums up bytes that peers may read, which are copied out to be seen.
+fn add_copied(sum: &mut Sum, bulk: &Bulk, (offset, len): (u64, u64)) -> Result<(), hg::Error> {
     let (mut done, mut chunk) = (0, [0; CHUNK]);
     while done < len {
         let now = usize::try_from(len - done).map_or(CHUNK, |it| it.min(CHUNK));
         bulk.read(offset + done, &mut chunk[..now])?;
-        sum = checksum::append(sum, &chunk[..now]);
+        sum.add(&chunk[..now]);
         done += now as u64;
     }
-    Ok(sum)
+    Ok(())
 }
 
 /// Whether a small block is what it should be.
-pub(crate) fn is_right(bytes: &[u8], header: &Header, block: u64, checksum: Option<u32>) -> bool {
+pub(crate) fn is_right(bytes: &[u8], header: &Header, block: u64, checksum: Option<u64>) -> bool {
     bytes.len() as u64 == header.range(block).1
         && checksum.is_none_or(|it| it == checksum::of(bytes))
 }

@@ -9,8 +9,8 @@ use crate::{id::GroupId, machine::Message};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Source {
     pub(crate) place: Place,
-    /// CRC-32C of the block, where the root wants one.
-    pub(crate) checksum: Option<u32>,
+    /// XXH3-64 of the block, where the root wants one.
+    pub(crate) checksum: Option<u64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ use hg::bulk::{Transfer, TransferError};
 
 use super::{Driver, member::Coming};
 use crate::{
+    checksum::Sum,
     disk::{Done, Room, Slot},
     id::GroupId,
     machine::Event,
@@ -30,10 +31,10 @@ pub(super) struct Pull<'e> {
 }
 
 /// What is here of a block that comes piece by piece, and sums up to this: each piece is summed up while it is in the cache.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Come {
     bytes: u64,
-    sum: u32,
+    sum: Sum,
 }
 
 impl Driver<'_> {
@@ -160,7 +161,7 @@ impl Driver<'_> {
 
     /// Where it has failed its slot is not free: the transport may have that memory still.
     fn pulled(&mut self, pull: Pull<'_>, outcome: Result<(), TransferError>) {
-        let Pull { group: id, object, block, slot, come, len, .. } = pull;
+        let Pull { group: id, object, block, slot, mut come, len, .. } = pull;
         let Some(member) = self.members.get_mut(&id) else { return };
         let Some(coming) = member.coming.get(&(object, block)) else { return };
         let (from, checksum) = (coming.from, coming.source.checksum);
@@ -179,17 +180,14 @@ impl Driver<'_> {
                     self.settle(id, (object, block), true);
                     return;
                 };
-                let sum = store.checksum_on(come.sum, (extent.offset + come.bytes, len));
-                let bytes = come.bytes + len;
-                match sum {
-                    Ok(sum) if bytes < extent.len => {
-                        self.get(id, (object, block), None, Come { bytes, sum });
-                    }
-                    sum => {
-                        let is_right = sum.is_ok_and(|sum| sum == checksum);
-                        self.settle(id, (object, block), is_right);
-                    }
+                let summed = store.add_to(&mut come.sum, (extent.offset + come.bytes, len));
+                come.bytes += len;
+                if summed.is_ok() && come.bytes < extent.len {
+                    self.get(id, (object, block), None, come);
+                    return;
                 }
+                let is_right = summed.is_ok() && come.sum.total() == checksum;
+                self.settle(id, (object, block), is_right);
             }
             (Ok(()), ..) => {}
         }

@@ -28,7 +28,7 @@ pub(super) struct Local {
     pub(super) store: Store,
     pub(super) header: Header,
     /// Of its blocks, as far as they are known; empty where there are none.
-    pub(super) checksums: Vec<Option<u32>>,
+    pub(super) checksums: Vec<Option<u64>>,
     /// The number of its disk, where it has one.
     pub(super) disk: Option<u64>,
 }
@@ -57,17 +57,17 @@ impl Local {
         Extent { block, offset, len }
     }
 
-    pub(super) fn checksum(&self, block: u64) -> Option<u32> {
+    pub(super) fn checksum(&self, block: u64) -> Option<u64> {
         self.checksums.get(usize::try_from(block).ok()?).copied().flatten()
     }
 
     /// Whether a block that is in memory sums up to this, where that is known.
-    pub(super) fn is_right(&self, block: u64, checksum: Option<u32>) -> bool {
+    pub(super) fn is_right(&self, block: u64, checksum: Option<u64>) -> bool {
         let Extent { offset, len, .. } = self.extent(block);
         checksum.is_none_or(|it| self.store.checksum((offset, len)).is_ok_and(|sum| sum == it))
     }
 
-    pub(super) fn set_checksum(&mut self, block: u64, checksum: u32) {
+    pub(super) fn set_checksum(&mut self, block: u64, checksum: u64) {
         let blocks = usize::try_from(self.header.blocks()).unwrap_or(0);
         self.checksums.resize(blocks, None);
         if let Some(place) = self.checksums.get_mut(usize::try_from(block).unwrap_or(usize::MAX)) {
@@ -227,7 +227,7 @@ impl Member {
         &mut self,
         (to, object, block): (u32, u64, u64),
         at: Slot,
-        checksum: Option<u32>,
+        checksum: Option<u64>,
     ) -> Option<Message<Source>> {
         let header = self.introductions.remove(&(to, object, block));
         let local = self.locals.get_mut(&object)?;
