@@ -20,24 +20,26 @@ pub(crate) struct Transfer {
     pub(crate) claim: RegionClaim,
     pub(crate) local: LocalSlice,
     pub(crate) remote: RemoteSlice,
-    /// Bytes that were moved, and those that were at least asked for.
+    /// Bytes that were moved, and those that were at least asked for: even one without any bytes asks once, since the owner
+    /// checks it.
     pub(crate) moved: u64,
-    pub(crate) asked: u64,
-    /// Even one without any bytes asks once: the owner checks it.
-    pub(crate) has_asked: bool,
-    /// Some bytes may have been moved.
-    pub(crate) is_begun: bool,
+    pub(crate) asked: Option<u64>,
 }
 
 impl Transfer {
     /// Whether there is a piece to be asked for.
     pub(crate) fn wants(&self) -> bool {
-        !self.has_asked || self.asked < self.remote.len()
+        self.asked.is_none_or(|asked| asked < self.remote.len())
     }
 
     /// Its end.
     pub(crate) fn ended(self, result: Result<(), Error>) -> Completion {
-        let reached = if self.is_begun { Reached::Unknown } else { Reached::Never };
+        // The owner takes the bytes of a put by itself, this side those of a get.
+        let may_have_moved = match self.direction {
+            Direction::Get => self.moved > 0,
+            Direction::Put => self.asked.is_some(),
+        };
+        let reached = if may_have_moved { Reached::Unknown } else { Reached::Never };
         let (id, token, returned) = (self.id, self.token, Returned::Slice(self.local));
         match result {
             Ok(()) => done(id, token, returned),

@@ -105,10 +105,7 @@ impl SmContext {
         let socket = connection.socket.insert(socket).fd();
         let pidfd = connection.watch.insert(Arc::new(watch)).fd();
         self.waiter.add(socket, token(peer, Source::Socket), LEVEL_IN)?;
-        match pidfd {
-            Some(pidfd) => self.waiter.add(pidfd, token(peer, Source::Process), LEVEL_IN),
-            None => Ok(()),
-        }
+        pidfd.map_or(Ok(()), |it| self.waiter.add(it, token(peer, Source::Process), LEVEL_IN))
     }
 
     /// This side's part of a link, and its segment for a greeting, to be closed once sent.
@@ -271,13 +268,10 @@ impl SmContext {
 
     fn welcomed(&mut self, peer: Peer, domain: [u8; 16], fds: Vec<OwnedFd>) -> Result<(), Error> {
         let theirs = map(domain, fds, &self.shared)?;
-        match self.peers.find(peer).and_then(|it| it.own.take()) {
-            Some(own) => {
-                self.heed(peer, &own, &theirs)?;
-                self.opened(peer, own, theirs)
-            }
-            None => Ok(()),
-        }
+        let own = self.peers.find(peer).and_then(|it| it.own.take());
+        let Some(own) = own else { return Ok(()) };
+        self.heed(peer, &own, &theirs)?;
+        self.opened(peer, own, theirs)
     }
 
     /// Looks at a peer's pins from now on, until all is given back.

@@ -264,17 +264,13 @@ impl SmContext {
         }
         connection.is_hot = false;
         self.hot.swap_remove(at);
-        if !self.intake.admission {
-            self.note_withheld(peer);
-        }
+        self.note_withheld(peer);
     }
 
     /// Remembers a connection whose requests admission keeps out.
-    #[cold]
     fn note_withheld(&mut self, peer: Peer) {
-        let Some(connection) = self.peers.find(peer) else { return };
-        let has_requests = connection.link.as_ref().is_some_and(|link| link.is_ready(REQUESTS));
-        if has_requests {
+        let link = self.peers.find(peer).and_then(|it| it.link.as_ref());
+        if !self.intake.admission && link.is_some_and(|link| link.is_ready(REQUESTS)) {
             self.withheld.insert(peer);
         }
     }
@@ -337,9 +333,7 @@ impl SmContext {
             let peer = self.hot[at];
             let Some(connection) = self.peers.find(peer) else { continue };
             found |= connection.has_work(self.intake.admission);
-            if !self.intake.admission {
-                self.note_withheld(peer);
-            }
+            self.note_withheld(peer);
         }
         found
     }

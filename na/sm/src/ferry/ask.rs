@@ -27,7 +27,8 @@ impl Transfer {
     /// The next piece: what is asked, and what is remembered.
     fn next(&self, place: usize) -> (Ask, Open) {
         let Self { direction, claim, remote, .. } = self;
-        let left = remote.len() - self.asked;
+        let asked = self.asked.unwrap_or(0);
+        let left = remote.len() - asked;
         let len = u32::try_from(left).map_or(PIECE, |left| left.min(PIECE));
         let ask = Ask {
             direction: *direction,
@@ -35,10 +36,10 @@ impl Transfer {
             len,
             name: claim.name(),
             proof: claim.proof(),
-            offset: remote.offset() + self.asked,
+            offset: remote.offset() + asked,
             whole: (remote.offset(), remote.len()),
         };
-        (ask, Open { serial: self.id.serial, offset: self.asked, len })
+        (ask, Open { serial: self.id.serial, offset: asked, len })
     }
 
     /// Copies a piece of the local memory out of, or into, a place.
@@ -102,9 +103,7 @@ impl Ferry {
         send(link, &Note::Ask(ask))?;
         fail::point("asked");
         open[place] = Some(piece);
-        transfer.asked += u64::from(piece.len);
-        transfer.has_asked = true;
-        transfer.is_begun |= direction == Direction::Put;
+        transfer.asked = Some(piece.offset + u64::from(piece.len));
         match direction {
             Direction::Get => self.has_got = true,
             Direction::Put => self.has_put = true,
@@ -131,7 +130,6 @@ impl Ferry {
         let needed = needed_for(transfer.direction);
         let result = verdict.into_result(needed, whole).and_then(|()| {
             if is_get {
-                transfer.is_begun = true;
                 transfer.copy(piece, place, places)?;
             }
             transfer.moved += u64::from(piece.len);

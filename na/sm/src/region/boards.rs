@@ -34,18 +34,11 @@ pub(crate) struct Boards {
 
 #[derive(Debug, Default)]
 struct List {
-    /// Of open connections.
-    open: FxHashMap<u64, Heeded>,
+    /// Of open connections, each with this side's segment, in which its peer reads that its pins are looked at.
+    open: FxHashMap<u64, (Board, Rings)>,
     next: u64,
     /// Of closed ones, whose peers may be in the middle of a transfer.
     leaving: Vec<Board>,
-}
-
-/// An open connection's, whose peer reads in this side's segment that its pins are looked at.
-#[derive(Debug)]
-struct Heeded {
-    board: Board,
-    own: Rings,
 }
 
 /// One connection's.
@@ -81,16 +74,15 @@ impl Boards {
         }
         list.next += 1;
         let number = list.next;
-        let heeded = Heeded { board: Board { rings, watch }, own };
-        let heeded = list.open.entry(number).or_insert(heeded);
-        pins::heed(&heeded.own.heed.0); // H1
+        let (_, own) = list.open.entry(number).or_insert((Board { rings, watch }, own));
+        pins::heed(&own.heed.0); // H1
         Ok(number)
     }
 
     /// The connection is closed. Its pins stay as long as they are set and its process lives.
     pub(crate) fn remove(&self, number: u64) {
         let mut list = self.lock();
-        if let Some(Heeded { board, own }) = list.open.remove(&number) {
+        if let Some((board, own)) = list.open.remove(&number) {
             pins::disregard(&own.heed.0); // H2, H3
             list.leaving.extend(board.may_transfer().then_some(board)); // H4
         }
@@ -117,7 +109,7 @@ impl Boards {
     pub(crate) fn pinned(&self, index: u32, generation: u32) -> bool {
         let list = self.lock();
         let is_named = |board: &Board| pins::is_pinned(&board.rings.pins.0, index, generation);
-        list.open.values().map(|it| &it.board).chain(&list.leaving).any(is_named)
+        list.open.values().map(|(board, _)| board).chain(&list.leaving).any(is_named)
     }
 
     /// Forgets peers that are in no transfer any more: those that have ended, too, which is asked of the system.
@@ -125,7 +117,7 @@ impl Boards {
         let mut list = self.lock();
         list.leaving.retain(Board::may_transfer);
         // Who has ended is in no transfer, though nobody has closed its connection yet.
-        list.open.retain(|_, it| !it.board.pins_any() || it.board.may_transfer());
+        list.open.retain(|_, (board, _)| !board.pins_any() || board.may_transfer());
         // Relaxed: as above.
         self.has_leaving.store(!list.leaving.is_empty(), Ordering::Relaxed);
     }

@@ -103,9 +103,7 @@ impl Regions {
         let mut live = self.live();
         let found = named(&mut live, name, proof).filter(|it| it.sharing.is_some())?;
         let sent = to.send(answer, &[Pages::of(&found.memory)?.give()]);
-        found
-            .given
-            .retain(|socket| socket.strong_count() > 0 && socket.as_ptr() != Arc::as_ptr(to));
+        found.given.retain(|it| it.strong_count() > 0 && it.as_ptr() != Arc::as_ptr(to));
         found.given.push(Arc::downgrade(to));
         Some(sent)
     }

@@ -123,13 +123,8 @@ impl ProcessWatch {
             return !self.has_ended.load(Ordering::Relaxed); // Relaxed: as in `hung_up`.
         };
         let pidfd = PollFd::new(pidfd.as_fd(), PollFlags::POLLIN);
-        let told = match socket {
-            Some(socket) => {
-                let hang_up = PollFd::new(socket.fd(), PollFlags::empty());
-                poll(&mut [pidfd, hang_up], PollTimeout::ZERO)
-            }
-            None => poll(&mut [pidfd], PollTimeout::ZERO),
-        };
+        let hang_up = socket.map(|socket| PollFd::new(socket.fd(), PollFlags::empty()));
+        let told = poll(&mut [pidfd.clone(), hang_up.unwrap_or(pidfd)], PollTimeout::ZERO);
         !matches!(told, Ok(count) if count > 0)
     }
 

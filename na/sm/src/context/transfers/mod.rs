@@ -40,19 +40,8 @@ impl SmContext {
         // In this way any transfer costs more than a mapping does.
         self.wish_for_mapping(peer, direction, &claim, u64::MAX);
         let found = self.peers.find(peer).expect("found when the transfer was checked");
-        let (moved, asked, has_asked, is_begun) = (0, 0, false, false);
-        found.ferry.take(Transfer {
-            id,
-            token,
-            direction,
-            claim,
-            local,
-            remote,
-            moved,
-            asked,
-            has_asked,
-            is_begun,
-        });
+        let (moved, asked) = (0, None);
+        found.ferry.take(Transfer { id, token, direction, claim, local, remote, moved, asked });
         self.start(peer);
         self.attend_ferry(peer);
         Ok(id)
