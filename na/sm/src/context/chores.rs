@@ -12,6 +12,10 @@ use crate::{
     os::waiter::LISTENER_TOKEN,
 };
 
+/// Packets of a process that has ended which are heard at once: more than a socket holds, unless a child of that process has it and
+/// goes on sending.
+const LAST_PACKETS_MAX: u32 = 1024;
+
 /// Which descriptor of a connection an event belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -85,7 +89,7 @@ impl SmContext {
                 self.activate(peer);
                 self.look_for_space(peer);
             }
-            Source::Socket => self.socket_event(peer),
+            Source::Socket => _ = self.socket_event(peer),
             Source::Process => self.process_event(peer),
         }
     }
@@ -93,6 +97,8 @@ impl SmContext {
     fn process_event(&mut self, peer: Peer) {
         let Some(connection) = self.peers.find(peer) else { return };
         if connection.watch.as_ref().is_some_and(|watch| !watch.alive()) {
+            // What it said before it ended comes first: its goodbye, above all.
+            let _silent_or_over = (0..LAST_PACKETS_MAX).all(|_| self.socket_event(peer));
             self.end(peer, GoneReason::Exited);
         }
     }

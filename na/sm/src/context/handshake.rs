@@ -200,14 +200,14 @@ impl SmContext {
         }
     }
 
-    /// Something came over a socket, or it hung up.
-    pub(crate) fn socket_event(&mut self, peer: Peer) {
-        let Some(connection) = self.peers.find(peer) else { return };
-        let Some(socket) = &connection.socket else { return };
+    /// Something came over a socket, or it hung up; whether a packet was heard, which others may follow.
+    pub(crate) fn socket_event(&mut self, peer: Peer) -> bool {
+        let Some(connection) = self.peers.find(peer) else { return false };
+        let Some(socket) = &connection.socket else { return false };
         let mut buffer = [0; PACKET_MAX];
         let heard = match socket.recv(&mut buffer) {
             Ok(Received::Message { len, fds }) => self.heard(peer, &buffer[..len], fds),
-            Ok(Received::Nothing) => return,
+            Ok(Received::Nothing) => return false,
             // No goodbye was said. To a connection that was not accepted there is none.
             Ok(Received::Closed) => {
                 if connection.is_open()
@@ -222,9 +222,7 @@ impl SmContext {
             }
             Err(error) => Err(error),
         };
-        if let Err(error) = heard {
-            self.end(peer, reason_of(error));
-        }
+        heard.map_err(|error| self.end(peer, reason_of(error))).is_ok()
     }
 
     fn heard(
