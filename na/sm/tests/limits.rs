@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Completion, Context, Error, GoneReason, Message, Op, OpenOptions, Plugin as _, QUIET};
+use hg_na::{
+    Completion, Context, Done, Error, GoneReason, Message, Op, OpenOptions, Plugin as _, QUIET,
+    Region, Returned, Rights,
+};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use watchdog::{Watchdog, in_time};
 
@@ -134,4 +137,57 @@ fn a_limit_of_address_space_is_named_and_peers_that_are_connected_go_on() {
             in_time!(start, "those who are connected cannot go on");
         }
     });
+}
+
+#[test]
+fn a_peer_with_a_socket_full_of_regions_that_were_taken_back_is_answered_all_the_same() {
+    const REGIONS: usize = 400;
+    alone(
+        "a_peer_with_a_socket_full_of_regions_that_were_taken_back_is_answered_all_the_same",
+        || {
+            limit(Resource::RLIMIT_NOFILE, 4096);
+            let options = OpenOptions::listening();
+            let domain = hg_na_sm::SmPlugin.open(&"sm://".parse().unwrap(), &options).unwrap();
+            let (mut viewer, mut owner) = (open().unwrap(), domain.context(0).unwrap());
+            let to = viewer.lookup(owner.address()).unwrap();
+            let view = |viewer: &mut dyn Context, region: &Region| {
+                let remote = region.descriptor().slice(0, 8).unwrap();
+                viewer.post(1, Op::View { from: to, remote }).unwrap();
+            };
+            let register = |_| {
+                let memory = hg_na_sm::shared::alloc(8).unwrap();
+                domain.register(memory.into(), Rights::READ).unwrap()
+            };
+            let regions: Vec<_> = (0..REGIONS).map(register).collect();
+            let last = register(REGIONS);
+            regions.iter().for_each(|region| view(viewer.as_mut(), region));
+            let (start, mut done) = (Instant::now(), Vec::new());
+            while done.len() < REGIONS {
+                in_time!(start, "the views do not come: {done:?}");
+                done.extend(rounds(&mut [viewer.as_mut(), owner.as_mut()]));
+            }
+            view(viewer.as_mut(), &last);
+            for region in regions {
+                region.unregister().unwrap();
+            }
+            // More than there are between two questions to the kernel.
+            for _ in 0..10_000 {
+                assert!(
+                    rounds(&mut [owner.as_mut()]).is_empty(),
+                    "the viewer's question is no fault"
+                );
+            }
+            while done.len() == REGIONS {
+                in_time!(start, "the last view does not come");
+                done.extend(rounds(&mut [viewer.as_mut(), owner.as_mut()]));
+            }
+            let is_view = |it: &Completion| {
+                matches!(
+                    it,
+                    Completion::Done(Done { result: Ok(()), returned: Returned::View(_), .. })
+                )
+            };
+            assert!(done.iter().all(is_view), "{:?}", done.last());
+        },
+    );
 }

@@ -134,8 +134,7 @@ impl Regions {
         let live = self.live().remove(&published.claim.index);
         let given = live.into_iter().flat_map(|live| live.given);
         for socket in given.filter_map(|socket| socket.upgrade()) {
-            let unmap = Packet::Unmap(published.claim.name());
-            let _unheard_is_fine = socket.send(&unmap.encode(), &[]);
+            socket.send_courtesy(&Packet::Unmap(published.claim.name()).encode());
         }
     }
 

@@ -18,6 +18,7 @@ use hg_na::{Error, GoneReason};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{
         AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind,
         connect, getsockname, getsockopt, listen, sendmsg, socket, sockopt,
@@ -140,6 +141,16 @@ impl Socket {
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(Sent::Full),
             Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(Sent::Closed),
             Err(error) => Err(os_error("sendmsg", error)),
+        }
+    }
+
+    /// Sends a packet that may be lost, unless others wait to be read. The kernel says that there is room
+    /// (`POLLOUT`) while a quarter of the buffer is used at most: the rest is left for answers, which a peer is owed however many
+    /// of these it has not read.
+    pub(crate) fn send_courtesy(&self, bytes: &[u8]) {
+        let room = poll(&mut [PollFd::new(self.fd(), PollFlags::POLLOUT)], PollTimeout::ZERO);
+        if room.is_ok_and(|told| told > 0) {
+            let _unheard_is_fine = self.send(bytes, &[]);
         }
     }
 
