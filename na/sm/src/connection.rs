@@ -12,6 +12,7 @@ use crate::{
     link::{Kind, Link},
     maps::{Maps, VIEWS_MAX, Viewing},
     receives::Receives,
+    region::pins,
     rendezvous::{
         name::Target,
         process::ProcessWatch,
@@ -24,9 +25,10 @@ use crate::{
 /// Operations of one kind that wait for space at one peer, before `Again`.
 pub(crate) const QUEUE_DEPTH: usize = 128;
 
-/// Kinds of refusals, beside the rings' places.
+/// Kinds of refusals, beside the rings' places: of transfers that are posted, and of those that are begun.
 pub(crate) const TRANSFERS: usize = 2;
 pub(crate) const VIEWS: usize = 3;
+pub(crate) const BEGUN: usize = 4;
 
 /// Where a connection is in its life.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -93,7 +95,7 @@ pub(crate) struct Connection {
     /// Who looks for the space that queued messages wait for, and looks in a row that have found none.
     pub(crate) space: Space,
     pub(crate) looks: u32,
-    /// What was refused: of the rings' queues, of [`TRANSFERS`], and of [`VIEWS`].
+    /// What was refused: of the rings' queues, of [`TRANSFERS`], of [`VIEWS`] and of [`BEGUN`].
     pub(crate) refusals: Refusals,
     /// In the context's list of connections whose arena has pages to give back.
     pub(crate) is_dirty: bool,
@@ -229,17 +231,23 @@ impl Connection {
         if !self.refusals.any() {
             return false;
         }
-        let (transfers, views) = (self.ferry.len(), self.views.len());
+        let (transfers, views, may_pin) = (self.ferry.len(), self.views.len(), !self.lacks_pins());
         let Self { queues, refusals, .. } = self;
         let has_room = refusals.take(|kind| match kind {
             TRANSFERS => transfers <= TRANSFERS_MAX / 2,
             VIEWS => views <= VIEWS_MAX / 2,
+            BEGUN => may_pin,
             kind => queues.get(kind).is_some_and(|queue| queue.len() <= QUEUE_DEPTH / 2),
         });
         if has_room {
             finished.push(Completion::Room { peer: self.peer });
         }
         has_room
+    }
+
+    /// Whether all words for pins are in use. One that is free stays so until a transfer is begun.
+    pub(crate) fn lacks_pins(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| pins::free(&link.own.rings.pins.0).is_none())
     }
 
     /// Whether what waits is behind something that the peer rings for when it has taken it.

@@ -6,7 +6,7 @@
 //! # Protocol
 //! | acts (publishes a slot, or pops one) | stops looking (parks, or sleeps) |
 //! |---|---|
-//! | W1 the slot's sequence, or the position: `store(Release)` | S1 `flag.store(parked)` |
+//! | W1 the slot's sequence, the position, or a pin's word: `store(Release)` | S1 `flag.store(parked)` |
 //! | W2 `fence(SeqCst)` | S2 `fence(SeqCst)` |
 //! | W3 `flag.load`; parked: ring the doorbell | S3 look again; something there: back to looking |
 //!

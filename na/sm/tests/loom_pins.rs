@@ -11,16 +11,19 @@ mod sync;
 
 #[path = "../src/region/pins.rs"]
 mod pins;
+#[path = "../src/wake.rs"]
+mod wake;
 
 use loom::{
     sync::{Arc, Mutex},
     thread,
 };
 use pins::{
-    Pin, announce, disregard, heed, is_heeded, is_live, is_pinned, is_published, is_unchanged,
-    order, publish, release, retract,
+    Pin, announce, disregard, free, heed, is_heeded, is_live, is_pinned, is_published,
+    is_unchanged, order, publish, release, retract,
 };
 use sync::{AtomicU32, AtomicU64, Ordering, Plain64};
+use wake::{Bell, Intent, before_second_look};
 
 const INDEX: u32 = 3;
 const LIVE: u32 = 5;
@@ -158,6 +161,31 @@ fn two_transfers_hold_two_pins_and_a_third_is_put_off() {
         assert!(!is_pinned(&shared.pins, INDEX, LIVE + 2));
         drop(second);
         assert!(!is_pinned(&shared.pins, INDEX, LIVE));
+    });
+}
+
+#[test]
+fn who_sleeps_for_want_of_a_word_finds_one_free_or_is_woken_by_whoever_releases_it() {
+    loom::model(|| {
+        let shared = region(LIVE);
+        let (wanted, woken) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let pin = announce(&shared.pins[..1], INDEX, LIVE).expect("a free word");
+        assert_eq!(pin.leave(&shared.pins[..1]), 0);
+        let mover = (Arc::clone(&shared), Arc::clone(&wanted), Arc::clone(&woken));
+        let thread = thread::spawn(move || {
+            let (shared, wanted, woken) = mover;
+            release(&shared.pins[0]);
+            if Bell::default().is_due(&wanted) {
+                woken.store(1, Ordering::Relaxed);
+            }
+        });
+        let mut intent = Intent::default();
+        intent.park(&wanted);
+        before_second_look();
+        let is_free = free(&shared.pins[..1]).is_some();
+        thread.join().unwrap();
+        assert!(is_free || woken.load(Ordering::Relaxed) == 1, "it sleeps for ever");
+        intent.unpark(&wanted);
     });
 }
 

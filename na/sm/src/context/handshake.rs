@@ -293,7 +293,7 @@ impl SmContext {
         if self.peers.find(peer).is_some_and(|it| it.ferry.len() > 0) {
             self.attend_ferry(peer);
         }
-        self.later.push(peer);
+        self.later.insert(peer);
         self.try_views(peer);
         self.flush(peer);
         self.chore();

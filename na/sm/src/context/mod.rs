@@ -53,6 +53,7 @@ use crate::{
     receive::Intake,
     region::cma::Near,
     rendezvous::{name::Target, socket::Listener},
+    wake::Intent,
 };
 
 /// A context of the shared-memory transport.
@@ -94,8 +95,9 @@ pub(crate) struct SmContext {
     pub(crate) due_at: Option<Instant>,
     /// Bytes that were begun to be moved since the last round.
     ahead: u64,
-    /// Peers with whom transfers were to be begun later.
-    later: Vec<Peer>,
+    /// Peers with whom transfers were to be begun later, and whether a sleep is to end when a word for a pin is free.
+    later: BTreeSet<Peer>,
+    wants_pins: Intent,
     pub(crate) events: Vec<Told>,
     /// Rounds in a row that found nothing, and messages since the kernel was last asked.
     pub(crate) empty_rounds: u32,
@@ -144,7 +146,8 @@ impl SmContext {
             listen_at: None,
             due_at: None,
             ahead: 0,
-            later: Vec::new(),
+            later: BTreeSet::new(),
+            wants_pins: Intent::default(),
             events: Vec::new(),
             empty_rounds: 0,
             since_poll: 0,

@@ -129,14 +129,15 @@ impl SmContext {
     fn hand_out(&mut self, now: Instant, done: &mut Vec<Completion>) -> bool {
         let mut moved = !self.intake.ferries.is_empty() && self.step_ferries();
         moved |= !self.backlog.is_empty() && self.flush_backlog();
-        moved |= !self.later.is_empty() && self.tell_later();
+        self.tell_later();
         moved |= !self.finished.is_empty();
         done.append(&mut self.finished);
         if !self.dirty.is_empty() && self.trim_at.is_none() {
             self.trim_at = Some(now + crate::context::TRIM_AFTER);
             self.schedule();
         }
-        self.has_leftovers = !self.backlog.is_empty() || !self.intake.ferries.is_empty();
+        self.has_leftovers =
+            !self.backlog.is_empty() || !self.intake.ferries.is_empty() || !self.later.is_empty();
         moved
     }
 
@@ -301,14 +302,17 @@ impl SmContext {
             && !self.has_chores
             && self.finished.is_empty()
             && self.intake.ferries.is_empty()
-            && self.later.is_empty()
             && !self.waiter.has_ready();
         if !is_idle {
             return false;
         }
         self.peers.each_link(&self.hot, Link::park);
         self.peers.each_link(&self.backlog, Link::want_space);
+        if !self.later.is_empty() {
+            self.wants_pins.park(&self.waiter.pins_wanted);
+        }
         before_second_look();
+        self.tell_later();
         let found = self.second_look() | self.flush_backlog();
         if found || self.has_chores || !self.finished.is_empty() {
             self.peers.each_link(&self.hot, Link::unpark);
@@ -342,5 +346,6 @@ impl SmContext {
         self.is_sleeping = false;
         // Those that were asked to ring, and are looked at all the same.
         self.peers.each_link(&self.backlog, Link::look_for_space);
+        self.wants_pins.unpark(&self.waiter.pins_wanted);
     }
 }

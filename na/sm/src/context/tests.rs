@@ -15,6 +15,7 @@ use std::{
 use hg_na::{
     Address, Completion, Context, Done, Error, Message, Op, OpenOptions, Peer, Reached, Returned,
 };
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use watchdog::in_time;
 
 use crate::{context::SmContext, domain::Shared, os::room};
@@ -83,6 +84,21 @@ impl Pair {
         message.as_mut_slice().fill(7);
         self.origin.post(1, Op::SendUnexpected { to: self.to, message }).unwrap();
     }
+}
+
+fn falls_asleep(context: &mut SmContext) {
+    let start = Instant::now();
+    while !context.may_sleep() {
+        in_time!(start, "it never sleeps");
+        context.progress(Instant::now(), &mut Vec::new()).unwrap();
+    }
+}
+
+/// Whether a wait would return at once.
+fn ends_a_sleep(context: &SmContext) -> bool {
+    let waiter = context.waiter();
+    let mut question = [PollFd::new(waiter.fd().unwrap(), PollFlags::POLLIN)];
+    poll(&mut question, PollTimeout::ZERO).unwrap() > 0
 }
 
 #[test]

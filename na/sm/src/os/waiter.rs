@@ -13,7 +13,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -58,6 +58,8 @@ pub(crate) struct SmWaiter {
     harvest: Harvest,
     /// What to set when the joined descriptor is readable.
     joined: OnceLock<Arc<AtomicBool>>,
+    /// Whether its context sleeps for want of a word for a pin ([`crate::wake`]): whoever releases one wakes it.
+    pub(crate) pins_wanted: AtomicU32,
 }
 
 impl SmWaiter {
@@ -71,8 +73,8 @@ impl SmWaiter {
                 (made.map_err(|e| os_error("epoll_create1", e))?, Harvest::new())
             }
         };
-        let waiter =
-            Self { epoll, wake: Doorbell::new()?, guard, harvest, joined: OnceLock::new() };
+        let (wake, joined, pins_wanted) = (Doorbell::new()?, OnceLock::new(), AtomicU32::new(0));
+        let waiter = Self { epoll, wake, guard, harvest, joined, pins_wanted };
         waiter.add(waiter.wake.fd(), WAKE_TOKEN, EDGE_IN)?;
         Ok(waiter)
     }

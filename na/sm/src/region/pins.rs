@@ -55,10 +55,15 @@ pub(crate) struct Pin<'a>(&'a AtomicU64);
 /// named before one fence. `None`: all words are in use.
 #[inline]
 pub(crate) fn announce(words: &[AtomicU64], index: u32, expected: u32) -> Option<Pin<'_>> {
-    // Only whoever has the context takes a word: one that is free stays so.
-    let word = words.iter().find(|word| word.load(ord("R0", Ordering::Acquire)) == 0)?; // R0
+    let word = free(words)?;
     word.store(pin_word(index, expected), ord("R1", Ordering::Release)); // R1
     Some(Pin(word))
+}
+
+/// A word that is not in use, if any is. Only whoever has the context takes one: it stays so.
+#[inline]
+pub(crate) fn free(words: &[AtomicU64]) -> Option<&AtomicU64> {
+    words.iter().find(|word| word.load(ord("R0", Ordering::Acquire)) == 0) // R0
 }
 
 /// What was announced is seen by an owner whose word is not seen here (R2).

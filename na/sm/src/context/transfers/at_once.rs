@@ -9,7 +9,7 @@ use hg_na::{Begun, Error, Peer, Transit};
 
 use super::piece::Piece;
 use crate::{
-    connection::TRANSFERS,
+    connection::BEGUN,
     context::SmContext,
     descriptor::RegionClaim,
     region::{
@@ -50,12 +50,12 @@ impl SmContext {
             return Begun::No;
         }
         let begun = 'now: {
-            let Self { peers, ahead, .. } = self;
+            let Self { peers, ahead, waiter, .. } = self;
             let Some(connection) = peers.find(peer) else { return Begun::No };
             if !connection.is_open() || *ahead >= AHEAD_MAX {
                 break 'now None;
             }
-            let piece = Piece { near, claim, range };
+            let piece = Piece { near, claim, range, waiter };
             let pinned = match piece.admit(connection, by_kernel) {
                 Ok(Some(pinned)) => pinned,
                 Err(Error::Again) => break 'now None,
@@ -84,26 +84,25 @@ impl SmContext {
         if connection.takes_posts().is_err() {
             return Begun::No;
         }
-        connection.refusals.add(TRANSFERS);
+        connection.refusals.add(BEGUN);
         if connection.is_open() {
-            self.later.push(peer);
-            self.has_leftovers = true;
-            if self.is_sleeping {
-                self.chore(); // The sleeper does not know that somebody is owed a word.
-            }
+            self.later.insert(peer);
+            self.chore(); // A sleeper does not know that somebody is owed a word.
         } else {
             self.start(peer);
         }
         Begun::Later
     }
 
-    /// Those that were to begin a transfer later are told.
-    pub(crate) fn tell_later(&mut self) -> bool {
-        let mut moved = false;
-        for peer in std::mem::take(&mut self.later) {
-            let connection = self.peers.find(peer);
-            moved |= connection.is_some_and(|it| it.tell_room(&mut self.finished));
-        }
-        moved
+    /// Those that were to begin a transfer later are told, unless all words for pins are in use still.
+    pub(crate) fn tell_later(&mut self) {
+        let Self { later, peers, finished, .. } = self;
+        later.retain(|peer| {
+            let Some(connection) = peers.find(*peer) else { return false };
+            // A word that is free only from here on is told of in the next round.
+            let lacks_pins = connection.lacks_pins();
+            connection.tell_room(finished);
+            lacks_pins
+        });
     }
 }

@@ -4,9 +4,9 @@
 //! when that is closed meanwhile: its segment stays mapped here and there until the word is clear
 //! ([`crate::region::boards`]).
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use hg_na::{Error, Mover};
+use hg_na::{Error, Mover, Waiter as _};
 
 use crate::{
     connection::Connection,
@@ -14,7 +14,7 @@ use crate::{
     fail,
     link::Link,
     maps::PeerPages,
-    os::mapping::Access,
+    os::{mapping::Access, waiter::SmWaiter},
     region::{
         cma::{Call, Direction, Near},
         pins::{self, Pin},
@@ -22,6 +22,7 @@ use crate::{
     },
     rendezvous::process::ProcessWatch,
     segment::Rings,
+    wake::Bell,
 };
 
 /// What is to be moved.
@@ -31,6 +32,8 @@ pub(super) struct Piece<'near, 'far> {
     pub(super) claim: &'far RegionClaim,
     /// Offset in the remote region, and length.
     pub(super) range: (u64, u64),
+    /// What its context sleeps on.
+    pub(super) waiter: &'far Arc<SmWaiter>,
 }
 
 /// What admitted a piece, and keeps it pinned.
@@ -99,8 +102,7 @@ impl<'near> Piece<'near, '_> {
         };
         let rings = &pinned.link.own.rings;
         let at = pinned.pin.leave(&rings.pins.0);
-        let kept = Kept { rings: rings.share(), at };
-        Ok(Carried { way, kept })
+        Ok(Carried { way, rings: rings.share(), at, waiter: Arc::downgrade(self.waiter) })
     }
 }
 
@@ -125,11 +127,15 @@ pub(super) fn would_serve(sharing: Option<Access>, direction: Direction) -> bool
     }
 }
 
-/// A piece that is pinned, and borrows nothing of its connection.
+/// A piece that is pinned until this is dropped, and borrows nothing of its connection.
 #[derive(Debug)]
 pub(super) struct Carried<'near> {
     way: Way<'near>,
-    kept: Kept,
+    /// The segment of the pin, and its place there.
+    rings: Rings,
+    at: usize,
+    /// What its context sleeps on, for want of a word for a pin perhaps.
+    waiter: Weak<SmWaiter>,
 }
 
 #[derive(Debug)]
@@ -140,7 +146,7 @@ enum Way<'near> {
 
 impl Mover for Carried<'_> {
     fn run(mut self: Box<Self>) -> Result<(), Error> {
-        if self.kept.rings.are_elsewhere() {
+        if self.rings.are_elsewhere() {
             return Err(Error::Forked);
         }
         match &mut self.way {
@@ -150,18 +156,16 @@ impl Mover for Carried<'_> {
     }
 }
 
-/// A pin that is not borrowed of its connection.
-#[derive(Debug)]
-struct Kept {
-    rings: Rings,
-    at: usize,
-}
-
-impl Drop for Kept {
+impl Drop for Carried<'_> {
     fn drop(&mut self) {
         // A forked child has no segment.
         if !self.rings.are_elsewhere() {
-            pins::release(&self.rings.pins.0[self.at]);
+            pins::release(&self.rings.pins.0[self.at]); // W1
+            if let Some(waiter) = self.waiter.upgrade()
+                && Bell::default().is_due(&waiter.pins_wanted)
+            {
+                waiter.wake();
+            }
         }
     }
 }
