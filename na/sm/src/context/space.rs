@@ -10,6 +10,8 @@
 //! nothing for long is asked to ring ([`crate::wake`]), and costs nothing until it does: a process that is stopped never
 //! does. Only a ring that holds something is left to its consumer: what else a message waits for, nobody would ring about.
 
+use std::collections::VecDeque;
+
 use hg_na::Peer;
 
 use crate::{connection::Space, context::SmContext, link::misbehaved, wake::before_second_look};
@@ -25,6 +27,7 @@ impl SmContext {
             return false;
         }
         self.has_leftovers = true;
+        let had_several = connection.queues.iter().map(VecDeque::len).sum::<usize>() > 1;
         match connection.flush(&mut self.finished) {
             Ok(moved) => {
                 if moved {
@@ -37,7 +40,8 @@ impl SmContext {
                 if connection.space == Space::Unwanted || moved {
                     self.look_for_space(to);
                 }
-                if has_room && self.is_sleeping {
+                // Whoever has posted knows of his own. A sleeper waits for those before it, and their peer does not ring any more.
+                if (has_room || moved && had_several) && self.is_sleeping {
                     self.chore();
                 }
                 moved

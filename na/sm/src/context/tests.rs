@@ -3,6 +3,7 @@
 mod left_behind;
 mod taken_back;
 mod told_later;
+mod waiting;
 
 use std::{
     sync::{
