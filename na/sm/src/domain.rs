@@ -93,3 +93,28 @@ impl Shared {
         self.ids().open[usize::from(id)] = false;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Instant};
+
+    use watchdog::in_time;
+
+    use super::*;
+    use crate::context::SmContext;
+
+    #[test]
+    fn a_context_listens_no_more_before_its_id_may_be_opened_again() {
+        let shared = Shared::open(&"sm://".parse().unwrap(), &OpenOptions::listening()).unwrap();
+        let context = SmContext::open(&shared, 0, None).unwrap();
+        let ids = shared.ids();
+        thread::scope(|threads| {
+            threads.spawn(move || drop(context)); // It waits for the ids.
+            let start = Instant::now();
+            while Listener::bind(&shared.name, 0).is_err() {
+                in_time!(start, "its name is in use until its id is free");
+            }
+            drop(ids);
+        });
+    }
+}

@@ -336,6 +336,7 @@ impl Drop for SmContext {
             fail::point("close");
             self.release(peer, Some(GOODBYE));
         }
+        self.listener = None; // Whoever opens the id next listens in its place.
         self.shared.closed(self.id);
     }
 }
