@@ -135,6 +135,13 @@ impl Lane {
         Some(Reservation { offset: self.base + start, entry })
     }
 
+    /// Takes back the newest reservation, which nobody has used: those behind one that is kept would not be free for long.
+    pub(crate) fn undo(&mut self) {
+        self.next -= 1;
+        self.unposted -= 1;
+        self.head = self.entries[self.next % RESERVATIONS].start;
+    }
+
     fn find(&self, size: u32) -> Option<u32> {
         if self.first == self.next {
             return (size <= LANE_BYTES).then_some(0);
@@ -263,6 +270,22 @@ mod tests {
         assert!(others > RESERVATIONS / 2, "{others}, beside {kept:?}");
         lane.states().release(kept.entry);
         assert!(post(&mut lane, MESSAGE_MAX).is_some() && lane.unposted == 0);
+    }
+
+    #[test]
+    fn a_reservation_that_is_undone_leaves_its_place_and_its_entry_to_the_next() {
+        let mut lane = Lane::new(0);
+        let kept = lane.reserve(MESSAGE_MAX, up_to(0)).unwrap();
+        for _ in 0..2 * RESERVATIONS {
+            let place = lane.reserve(MESSAGE_MAX, up_to(0)).unwrap();
+            lane.undo();
+            assert_eq!(lane.reserve(5000, up_to(0)), Some(place));
+            lane.undo();
+        }
+        lane.states().release(kept.entry);
+        assert_eq!(lane.reserve(5000, up_to(0)).map(|it| it.offset), Some(0));
+        lane.undo();
+        assert_eq!((lane.unposted, lane.head, lane.first), (0, 0, lane.next));
     }
 
     #[test]

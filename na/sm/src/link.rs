@@ -241,7 +241,7 @@ impl Link {
             && make_pages(&self.own.arena.bytes, place.offset..place.offset + len).is_err()
         {
             self.lacks_pages = true;
-            self.own.lanes[lane].states().release(place.entry);
+            self.own.lanes[lane].undo();
             return Ok(None);
         }
         fail::point("reserve");

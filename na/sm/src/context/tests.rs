@@ -19,7 +19,7 @@ use hg_na::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use watchdog::in_time;
 
-use crate::{context::SmContext, domain::Shared, os::room};
+use crate::{arena::RESERVATIONS, context::SmContext, domain::Shared, link::MakePages, os::room};
 
 /// Whether the system makes pages for the test below.
 static HAS_MEMORY: AtomicBool = AtomicBool::new(false);
@@ -139,4 +139,21 @@ fn where_memory_is_counted_and_used_up_long_messages_are_refused_by_name_and_sho
         pair.send(len);
     }
     pair.until(|pair| pair.arrived == [5, 6, 200, 7000, 200_000]);
+}
+
+#[test]
+fn where_memory_is_used_up_what_finds_none_leaves_the_places_behind_a_message_to_others() {
+    let mut pair = Pair::connected();
+    let to = pair.to;
+    let make_pages = |pair: &mut Pair, make: Option<MakePages>| {
+        let link = pair.origin.peers.find(to).and_then(|it| it.link.as_mut()).unwrap();
+        link.own.make_pages = make;
+    };
+    let kept = pair.origin.message(to, 5000).unwrap();
+    make_pages(&mut pair, Some(|_, _| Err(room::no_memory())));
+    for _ in 0..2 * RESERVATIONS {
+        assert!(pair.origin.message(to, 5000).unwrap().body().is_none(), "private memory");
+    }
+    make_pages(&mut pair, None);
+    assert!(pair.origin.message(to, 5000).unwrap().body().is_some(), "a place behind {kept:?}");
 }
