@@ -3,6 +3,7 @@
 //! Pages of a memfd come into being when they are touched. Where accounting is strict (`vm.overcommit_memory=2`), one that
 //! cannot be had then ends the process. So pages are asked for before they are touched, there: the flags and rings of a
 //! segment, a region table and a buffer of `shared::alloc` whole when they are made, an arena's range by range as it is reserved.
+//! What a peer shares is read as it is: one that leaves holes in it, and uses up all memory, ends this process there.
 
 use std::{
     os::fd::OwnedFd,
