@@ -276,6 +276,15 @@ impl<N> Outgoing<N> {
         Some(block)
     }
 
+    /// The receiver takes nothing any more: this block, which has left, was not taken, and what would have followed it is dropped. Those
+    /// who wait for any of it are given back at the end.
+    #[cold]
+    pub(crate) fn refuse(&mut self, block: &Block) {
+        self.posted -= (block.used - HEADER) as u64;
+        (self.written, self.flushed) = (self.posted, self.posted);
+        (self.open, self.sealed) = Default::default();
+    }
+
     /// The receiver says how far it has come. Says whether that is news: what it has said before may arrive later, since control
     /// messages overtake others.
     #[inline]

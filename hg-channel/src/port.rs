@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Address, Context, LocalSlice, Op, OpId, Peer, RemoteSlice, Waiter};
+use hg_na::{Address, Context, GoneReason, LocalSlice, Op, OpId, Peer, RemoteSlice, Waiter};
 use rustc_hash::FxHashMap;
 
 pub use self::arriving::{Arrived, Batch, Event, Kept};
@@ -389,7 +389,7 @@ impl<N> Port<N> {
             Way::Gone(_) => true,
             // Acknowledgements are tried again when a transport that has refused one has room.
             Way::Peer(_) => !link.out.tells() && !link.incoming.owes(),
-            Way::Near | Way::None => !link.out.tells(),
+            Way::Near | Way::Left | Way::None => !link.out.tells(),
         };
         self.due.is_empty() && self.ended.is_empty() && self.links.iter().all(is_told)
     }
@@ -560,6 +560,7 @@ impl<N> Port<N> {
         let at = self.link_of(end)?;
         match &self.links[at as usize].way {
             Way::Gone(reason) => Err(Error::Gone { end, reason: reason.clone() }),
+            Way::Left => Err(Error::Gone { end, reason: GoneReason::Closed }),
             Way::None | Way::Near | Way::Peer(_) => self.connect(at).map(|()| at),
         }
     }

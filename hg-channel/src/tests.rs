@@ -254,11 +254,23 @@ proptest! {
 
     #[test]
     fn after_an_end_everybody_who_waits_is_given_back_once(
-        moves in prop::collection::vec(moves(), 0..100),
+        moves in prop::collection::vec(moves(), 0..100), is_refused in any::<bool>(),
     ) {
         let mut world = World::new();
         for next in moves {
             world.step(next);
+        }
+        if is_refused && world.out.front().is_some() {
+            let block = world.out.leave().unwrap();
+            world.out.refuse(&block);
+            prop_assert!(!world.out.is_waiting() && world.out.front().is_none());
+            prop_assert_eq!(world.out.due(), None, "none of it has left");
+            while !(world.under_way.is_empty() && world.arrived.is_empty() && world.news.is_empty()) {
+                // What was taken before may still be consumed, and heard of.
+                for next in [Move::Deliver, Move::Consume, Move::Tell, Move::Hear] {
+                    world.step(next);
+                }
+            }
         }
         let mut all = world.out.end();
         all.append(&mut world.told.clone());

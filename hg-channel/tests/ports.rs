@@ -432,6 +432,71 @@ fn a_record_for_an_end_of_this_process_that_turns_out_to_be_gone_is_refused() {
     assert_eq!(notices, written, "all are told whose records were taken");
 }
 
+/// The tags of a block's records; or whoever would have been told by an end that is gone.
+type Taken = Result<Vec<u32>, Vec<u64>>;
+
+/// What has come for an end, by whom, in order; blocks are consumed.
+fn taken(port: &mut Port<u64>) -> Vec<(u32, Taken)> {
+    let (mut batch, mut taken) = (Batch::default(), Vec::new());
+    port.advance(Instant::now(), &mut batch).unwrap();
+    while let Some(event) = port.next(&mut batch) {
+        match event {
+            Event::Block(block) => {
+                let (mut bytes, mut tags) = (block.bytes(), Vec::new());
+                while let Some(record) = next_record(&mut bytes).unwrap() {
+                    tags.push(record.tag);
+                }
+                taken.push((block.from(), Ok(tags)));
+                port.consumed(block);
+            }
+            Event::Gone { end, notices, .. } => taken.push((end, Err(notices))),
+            other => panic!("{other:?}"),
+        }
+    }
+    taken
+}
+
+#[test]
+fn what_a_thread_has_handed_over_before_it_left_comes_though_it_is_written_to_meanwhile() {
+    let url = Address::new("sm://").unwrap();
+    // Of lengths that are handed over as copies, and as blocks.
+    for length in [3, 1500] {
+        let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
+        let (mut here, mut there) = near_ports(&*domain);
+        there.record(0, 5, length, u64::MAX).unwrap().fill(1);
+        there.flush(0);
+        drop(there);
+        for (when, notice) in [(When::Consumed, 7), (When::Sent, 8)] {
+            here.record(1, 0, length, u64::MAX).unwrap().fill(1);
+            here.tell(1, when, notice);
+        }
+        here.flush(1);
+        let refused = here.record(1, 0, length, u64::MAX).map(|_| ());
+        assert!(matches!(refused, Err(Error::Gone { end: 1, .. })), "{refused:?}");
+        assert!(here.is_flushed(), "nothing waits for who is gone");
+        assert_eq!(taken(&mut here), [(1, Ok(vec![5])), (1, Err(vec![8, 7]))]);
+        assert!(here.is_told() && here.due().is_none());
+    }
+}
+
+#[test]
+fn what_a_thread_has_consumed_before_it_left_is_told_though_it_is_written_to_meanwhile() {
+    let url = Address::new("sm://").unwrap();
+    let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
+    let (mut here, mut there) = near_ports(&*domain);
+    here.record(1, 4, 8, u64::MAX).unwrap().fill(1);
+    here.tell(1, When::Consumed, 7);
+    here.flush(1);
+    assert_eq!(taken(&mut there), [(0, Ok(vec![4]))]);
+    there.acknowledge();
+    drop(there);
+    here.record(1, 0, 8, u64::MAX).unwrap().fill(1);
+    here.tell(1, When::Consumed, 8);
+    here.flush(1);
+    assert_eq!(taken(&mut here), [(1, Err(vec![8]))]);
+    assert_eq!((here.due(), here.due()), (Some(7), None));
+}
+
 /// The last message of each is one that no end of a job sends.
 fn broken_rules(hello: &[u8]) -> [(&'static str, Vec<Vec<u8>>); 4] {
     let kind = |kind| [kind, 0, 0, 0, 0, 0, 0, 0].to_vec();

@@ -376,7 +376,7 @@ impl<N> Port<N> {
         let link = &mut self.links[at as usize];
         match link.way {
             // It came back, under a number whose calls have failed already; or it lies.
-            Way::Gone(_) | Way::Near => return self.broken(from, Broken::Hello),
+            Way::Gone(_) | Way::Near | Way::Left => return self.broken(from, Broken::Hello),
             Way::None => link.way = Way::Peer(from),
             Way::Peer(_) => {}
         }

@@ -7,6 +7,7 @@ use hg_na::{Error as NaError, GoneReason, INLINE_MAX, Message, Op, Peer, QUIET};
 use super::{Connection, Event, Link, Port, State, Way};
 use crate::{
     error::{Broken, Error},
+    inbox::Closed,
     near::Parcel,
     outgoing::Block,
     wire::{HEADER, Header, Kind, SIGNED},
@@ -70,7 +71,7 @@ impl<N> Port<N> {
                 // Nothing else would tell whoever waits.
                 Err(error) => self.end_link(at, GoneReason::Exhausted(error.to_string().into())),
             },
-            Way::Peer(_) | Way::None | Way::Gone(_) => {}
+            Way::Peer(_) | Way::None | Way::Left | Way::Gone(_) => {}
         }
     }
 
@@ -155,21 +156,21 @@ impl<N> Port<N> {
     fn hand_over(&mut self, at: u32) {
         let Self { links, near, me, due, stats, .. } = self;
         let link = &mut links[at as usize];
-        let mut is_closed = false;
         while let Some(block) = link.out.front() {
             block.address(link.incoming.tell());
             let Some(block) = link.out.leave() else { break };
-            stats.handed_over += 1;
-            if near.push(link.end, Parcel::Records { from: *me, block }).is_err() {
-                is_closed = true;
+            let parcel = Parcel::Records { from: *me, block };
+            if let Err(Closed(parcel)) = near.push(link.end, parcel) {
+                if let Parcel::Records { block, .. } = parcel {
+                    link.out.refuse(&block);
+                }
+                link.way = Way::Left;
                 break;
             }
+            stats.handed_over += 1;
         }
         while let Some(notice) = link.out.due() {
             due.push(notice);
-        }
-        if is_closed {
-            self.end_link(at, GoneReason::Closed);
         }
     }
 
@@ -196,7 +197,7 @@ impl<N> Port<N> {
                     self.near.push(link.end, Parcel::Consumed { from: self.me, consumed }),
                 );
             }
-            Way::Gone(_) => return,
+            Way::Left | Way::Gone(_) => return,
             Way::Peer(peer) => Some(peer),
             // The connection that this side has left, and the other side has gone on using.
             Way::None => {
@@ -244,7 +245,7 @@ impl<N> Port<N> {
             Way::Peer(peer) => peer,
             // To oneself, or to a thread of one's own process: the context is its own peer.
             Way::Near => self.context.lookup(&self.directory.addresses[with as usize])?,
-            Way::None | Way::Gone(_) => return Err(Error::Full(with)),
+            Way::None | Way::Left | Way::Gone(_) => return Err(Error::Full(with)),
         };
         self.links[at as usize].is_active = true;
         match self.context.post(TRANSFER | token, op(peer)) {

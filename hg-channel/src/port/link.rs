@@ -15,6 +15,8 @@ pub(super) enum Way {
     None,
     /// It is a thread of this process.
     Near,
+    /// It is such a thread, and takes nothing any more. What it has handed over before lies in the inbox still, and its end behind that.
+    Left,
     /// By a connection of the context.
     Peer(Peer),
     /// Never again.
