@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    mem::ManuallyDrop,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64},
@@ -249,8 +250,11 @@ impl Shuffle {
     ///
     /// # Errors
     /// [`Error::Failed`]: the ranks do not end together; this one has ended all the same. What it says of messages in
-    /// doubt is final.
+    /// doubt is final. [`Error::Closed`] inside of a callback, which it would wait for: the shuffle ends as if it was dropped.
     pub fn shutdown(mut self, how: Shutdown) -> Result<u64, Error> {
+        if self.inner.overflow.is_callback() {
+            return Err(Error::Closed);
+        }
         let ended = match how {
             Shutdown::Drain => self.flush_all(),
             Shutdown::Drop => Ok(()),
@@ -338,6 +342,19 @@ impl Shuffle {
         }
     }
 
+    /// Lets another thread end it: one that runs a callback holds what the end waits for.
+    fn end_elsewhere(&mut self) {
+        let (threads, delivery) = (std::mem::take(&mut self.threads), self.delivery.take());
+        let (inner, side) = (Arc::clone(&self.inner), Arc::clone(&self.side));
+        // Not dropped with a closure that finds no thread.
+        let shuffle = ManuallyDrop::new(Self { inner, side, threads, delivery });
+        let end = move || drop(ManuallyDrop::into_inner(shuffle));
+        if let Err(error) = thread::Builder::new().name("shuffle end".to_owned()).spawn(end) {
+            let why = format!("nobody ends it that a callback has dropped: a thread: {error}");
+            self.inner.fail_and_tell(self.inner.routes.me(), None, why);
+        }
+    }
+
     /// Ends the threads, and drops what is left. Not in good order, it is a failure to the others.
     fn close(&mut self, drained: bool, in_order: bool) {
         self.inner.close();
@@ -376,11 +393,16 @@ impl Shuffle {
 }
 
 impl Drop for Shuffle {
+    /// In a callback of its own it does not wait: a thread ends it when the callback has returned.
     fn drop(&mut self) {
-        if !self.threads.is_empty() {
-            self.inner.tell_failure(TELL);
-            self.close(false, false);
+        if self.threads.is_empty() {
+            return;
         }
+        if self.inner.overflow.is_callback() {
+            return self.end_elsewhere();
+        }
+        self.inner.tell_failure(TELL);
+        self.close(false, false);
     }
 }
 

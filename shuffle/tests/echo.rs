@@ -218,6 +218,50 @@ fn an_inline_callback_is_refused_what_would_wait_for_itself_and_may_look_at_the_
     }
 }
 
+/// A callback of rank 1 is given the shuffle, and has the last handle to it; what it does with that, and what rank 0 is told.
+fn the_last_handle_in_a_callback(options: &Options, last: fn(Arc<Shuffle>)) {
+    let (inside, let_go) = (Flag::default(), Flag::default());
+    let flags = Arc::new((inside, let_go));
+    let ended = run("1x2", |group| {
+        let (me, of_callback) = (group.rank(), Arc::clone(&flags));
+        let place = Arc::new(OnceLock::<Weak<Shuffle>>::new());
+        let given = Arc::clone(&place);
+        let deliver = move |_: Delivery<'_>| {
+            let Some(shuffle) = given.wait().upgrade() else { return };
+            of_callback.0.raise();
+            assert!(of_callback.1.wait(watchdog::LIMIT));
+            last(shuffle);
+        };
+        let shuffle = Shuffle::new(&group, "last", options.clone(), deliver).unwrap();
+        let shuffle = Arc::new(shuffle);
+        place.set(Arc::downgrade(&shuffle)).unwrap();
+        if me == 0 {
+            shuffle.enqueue(1, 0, b"let go").unwrap();
+            return shuffle.flush_all();
+        }
+        assert!(flags.0.wait(watchdog::LIMIT));
+        drop(shuffle);
+        flags.1.raise();
+        Ok(())
+    });
+    let Err(Error::Failed(failure)) = &ended[0] else { panic!("{ended:?}") };
+    assert_eq!((failure.rank, failure.why.contains("panicked")), (1, false), "{failure}");
+}
+
+fn shut_down_refused(shuffle: Arc<Shuffle>, how: Shutdown) {
+    let ended = Arc::try_unwrap(shuffle).map(|shuffle| shuffle.shutdown(how));
+    assert!(matches!(ended, Ok(Err(Error::Closed))), "{ended:?}");
+}
+
+#[test]
+fn a_callback_that_has_the_last_handle_may_drop_it_or_try_to_end_it_and_the_others_are_told() {
+    for options in [options(), inline(options())] {
+        the_last_handle_in_a_callback(&options, drop);
+        the_last_handle_in_a_callback(&options, |it| shut_down_refused(it, Shutdown::Drain));
+        the_last_handle_in_a_callback(&options, |it| shut_down_refused(it, Shutdown::Drop));
+    }
+}
+
 #[test]
 fn an_inline_callback_that_panics_fails_its_rank_for_all() {
     let failed = run("1x3", |group| {
