@@ -36,6 +36,16 @@ impl Block {
         &self.bytes[..self.used]
     }
 
+    /// Bytes of its memory.
+    pub(crate) fn memory(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether its records take less than half of its memory: the window counts what was written, and not the rest.
+    fn is_sparse(&self) -> bool {
+        self.used < self.memory() / 2
+    }
+
     /// A message of its own memory, with its header.
     pub(crate) fn copied(message: &[u8]) -> Self {
         Self { bytes: message.to_vec(), used: message.len(), ..Self::default() }
@@ -65,6 +75,16 @@ impl Pool {
             _ => vec![0; least.max(self.size)],
         };
         Block { bytes, used: HEADER, ..Block::default() }
+    }
+
+    /// What the block holds, in memory of its length where it would waste the most of its own, which is kept.
+    pub(crate) fn of_its_length(&mut self, block: Block) -> Block {
+        if !block.is_sparse() {
+            return block;
+        }
+        let copy = Block::copied(block.message());
+        self.take_back(block);
+        copy
     }
 
     /// Takes a block's memory back.
@@ -170,9 +190,10 @@ impl<N> Outgoing<N> {
         self.flushed = self.written;
     }
 
-    /// The same, of a block that is one of many short ones: if it has to wait, it takes no more memory than it needs.
+    /// The same, of a block that may be one of many short ones: if it has to wait behind others, it takes at most twice the memory that it
+    /// needs.
     pub(crate) fn seal_short(&mut self) {
-        if self.sealed.is_empty() {
+        if self.sealed.is_empty() || !self.open.is_sparse() {
             self.seal();
             return;
         }
@@ -189,7 +210,7 @@ impl<N> Outgoing<N> {
     pub(crate) fn hold(&mut self, name: u64) {
         if self.open.used > HEADER {
             self.open.held = Some(name);
-            self.seal();
+            self.seal_short();
         }
     }
 

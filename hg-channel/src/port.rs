@@ -285,7 +285,7 @@ impl<N> Port<N> {
     /// Whatever is to come before the next record to this end is in a block of its own.
     pub fn seal(&mut self, to: u32) {
         if let Ok(at) = self.link_to(to) {
-            self.links[at as usize].out.seal();
+            self.links[at as usize].out.seal_short();
         }
     }
 

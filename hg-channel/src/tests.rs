@@ -1,12 +1,15 @@
 //! The two state machines against a naive stream: any order of writing, refusal, delivery, consumption and news, and an end at any
 //! step.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
+use hg_na::{Address, OpenOptions, Plugin as _};
 use proptest::prelude::*;
 
 use crate::{
+    Directory, Limits, Near, Port,
     incoming::Incoming,
+    near::Parcel,
     outgoing::{Outgoing, Pool, When},
     wire::{HEADER, Header, next_record},
 };
@@ -113,7 +116,7 @@ impl World {
             Move::SealShort => self.out.seal_short(),
             Move::Flush => self.out.flush(),
             Move::Hold => {
-                self.out.seal();
+                self.out.seal_short();
                 let number = self.written;
                 self.write(4, None);
                 if self.written > number {
@@ -308,4 +311,51 @@ fn a_sender_that_ignores_the_window_is_found_out() {
     assert!(incoming.owes(), "more than half of the window");
     incoming.tell();
     assert!(incoming.arrive(100).is_ok());
+}
+
+/// A record that is too long for a message of the shortest kind.
+const SHORT: u32 = 41;
+
+#[test]
+fn a_thread_that_takes_nothing_is_given_at_most_two_windows_of_memory_by_each_sender() {
+    let url = Address::new("sm://").unwrap();
+    let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
+    let context = domain.context(0).unwrap();
+    let addresses = vec![context.address().clone(); 2];
+    let (directory, near) = (Arc::new(Directory::new([9; 16], addresses)), Near::new(0, 2));
+    let limits = Limits::default();
+    let mut port = Port::<u64>::new(0, context, directory, Arc::clone(&near), limits);
+    // Nothing may wait to leave.
+    while port.record(1, 0, SHORT as usize, 0).map(|room| room.fill(1)).is_ok() {
+        port.flush(1);
+    }
+    let mut parcels = Vec::new();
+    near.take(1, &mut parcels);
+    let memory = |parcel: &Parcel| match parcel {
+        Parcel::Records { block, .. } => block.memory(),
+        other => panic!("{other:?}"),
+    };
+    let memory: usize = parcels.iter().map(memory).sum();
+    assert!(parcels.len() > 5000 && memory <= 2 * limits.window as usize, "{memory} bytes");
+}
+
+#[test]
+fn records_that_are_held_take_at_most_twice_the_memory_that_they_need() {
+    const COUNT: u64 = 100;
+    let (mut out, mut pool) = (Outgoing::<u32>::new(1 << 20), Pool::new(4096));
+    for name in 0..COUNT {
+        out.record(&mut pool, 0, SHORT).fill(1);
+        out.seal_short();
+        out.record(&mut pool, 0, SHORT).fill(1);
+        out.hold(name);
+    }
+    (0..COUNT).for_each(|name| out.release(name));
+    let (mut blocks, mut memory, mut messages) = (0, 0, 0);
+    while out.front().is_some() {
+        let block = out.leave().unwrap();
+        (blocks, memory, messages) =
+            (blocks + 1, memory + block.memory(), messages + block.message().len());
+    }
+    // Before the first one nothing has waited.
+    assert!(blocks == 2 * COUNT && memory <= 2 * messages + 4096, "{memory} bytes");
 }

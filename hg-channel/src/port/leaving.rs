@@ -154,11 +154,12 @@ impl<N> Port<N> {
     }
 
     fn hand_over(&mut self, at: u32) {
-        let Self { links, near, me, due, stats, .. } = self;
+        let Self { links, near, me, pool, due, stats, .. } = self;
         let link = &mut links[at as usize];
         while let Some(block) = link.out.front() {
             block.address(link.incoming.tell());
             let Some(block) = link.out.leave() else { break };
+            let block = pool.of_its_length(block);
             let parcel = Parcel::Records { from: *me, block };
             if let Err(Closed(parcel)) = near.push(link.end, parcel) {
                 if let Parcel::Records { block, .. } = parcel {
