@@ -356,7 +356,8 @@ impl<P: Clone + PartialEq> Queue<P> {
         if limit > now {
             return Some(limit);
         }
-        self.urgent = self.first + 1;
+        // Those behind it may be urgent already.
+        self.urgent = self.urgent.max(self.first + 1);
         None
     }
 

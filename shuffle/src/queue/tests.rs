@@ -104,6 +104,26 @@ fn a_partial_batch_leaves_by_a_flush_or_after_lingering() {
 }
 
 #[test]
+fn what_a_flush_has_made_urgent_stays_so_when_a_batch_before_it_has_lingered() {
+    let (begin, linger) = (Instant::now(), Duration::from_millis(5));
+    let now = || begin;
+    let mut queue = Queue::<u32>::new(1, 100);
+    queue.push(&message(&[0; 100]), now);
+    assert_eq!(queue.poll_batch(now).unwrap().number, 0);
+    queue.push(&message(b"a"), now);
+    let batch = Loaded { bytes: vec![0; 17], payload: 1, messages: 1 };
+    assert_eq!(queue.push_batch(batch), 2);
+    let mark = queue.flush();
+    assert_eq!(queue.handle_timeout(begin + linger, linger), None);
+    for number in 0..2 {
+        queue.acknowledge(number);
+        assert_eq!(queue.poll_batch(now).map(|batch| batch.number), Some(number + 1));
+    }
+    queue.acknowledge(2);
+    assert!(queue.is_flushed(mark));
+}
+
+#[test]
 fn a_failed_hop_that_holds_nothing_more_is_not_flushed() {
     let now = Instant::now;
     for sends in [false, true] {
