@@ -257,6 +257,11 @@ impl<P> Inbox<P> {
             && waiting - self.parents.iter().map(|(_, bytes, _)| bytes).sum::<u64>() > limit
     }
 
+    /// Whether any batch waits to be acknowledged.
+    pub(crate) fn has_parents(&self) -> bool {
+        !self.parents.is_empty()
+    }
+
     /// Messages put in, ever.
     pub(crate) fn pushed(&self) -> u64 {
         self.pushed.messages

@@ -77,7 +77,7 @@ pub(crate) enum NotTaken {
 struct State {
     inbox: Inbox<Receipt>,
     rest: Rest,
-    /// The thread has begun, and goes on until nothing is left.
+    /// The thread has begun, or is to, and goes on until nothing is left.
     has_begun: bool,
     /// Deliver also what is below the threshold.
     flushes: u32,
@@ -99,6 +99,20 @@ impl State {
     fn is_here(&self) -> bool {
         self.thread == Some(thread::current().id())
     }
+
+    /// Whether enough is due to begin, or anybody wants room that is taken by what is.
+    fn is_ripe(&self, threshold: u64) -> bool {
+        let due = self.inbox.due();
+        let is_wanted = || self.has_begun || self.inbox.has_parents() || !self.targets.is_empty();
+        due > threshold || due > 0 && is_wanted()
+    }
+
+    /// Somebody begins to wait until so many messages were delivered.
+    fn wants(&mut self, target: u64) {
+        if self.inbox.done() < target {
+            self.targets.push(target);
+        }
+    }
 }
 
 /// What the thread sleeps for.
@@ -108,7 +122,7 @@ enum Rest {
     None,
     /// Any message that is due.
     Empty,
-    /// The one beyond the threshold; meanwhile those that are here linger.
+    /// The one beyond the threshold, or who waits for room; meanwhile those that are here linger.
     Lingering,
 }
 
@@ -270,6 +284,7 @@ impl Mail {
         if state.end.is_some() || !state.inbox.has_room(message) {
             // What is open is to make room, too.
             state.inbox.close();
+            state.has_begun = true;
             self.wake(state);
             return None;
         }
@@ -287,6 +302,8 @@ impl Mail {
             return self.wake(state);
         }
         let target = state.inbox.half_free_at(end);
+        // Before the thread is looked at: it begins for who waits.
+        state.wants(target);
         self.wake(state);
         self.wait_for_delivered(target);
     }
@@ -313,6 +330,7 @@ impl Mail {
             return false;
         }
         let target = state.inbox.pushed();
+        state.wants(target);
         state.flushes += 1;
         drop(state);
         self.begin();
@@ -325,11 +343,11 @@ impl Mail {
     pub(crate) fn flush_until(&self, limit: Instant) {
         let mut state = locked(&self.state);
         let target = state.inbox.pushed();
+        state.wants(target);
         state.flushes += 1;
         drop(state);
         self.begin();
         let mut state = locked(&self.state);
-        state.targets.push(target);
         while state.inbox.done() < target && state.end != Some(End::Now) {
             let left = limit.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -438,7 +456,7 @@ impl Mail {
             }
             let is_over = limit.is_some_and(|limit| Instant::now() >= limit);
             let all = is_over || state.flushes > 0 || state.end.is_some();
-            state.has_begun |= all || state.inbox.due() > self.threshold;
+            state.has_begun |= all || state.is_ripe(self.threshold);
             if state.has_begun
                 && let Some(chunk) = state.inbox.take(all)
             {
@@ -484,7 +502,7 @@ impl Mail {
         let is_due = match state.rest {
             Rest::None => false,
             Rest::Empty => state.inbox.due() > 0,
-            Rest::Lingering => state.inbox.due() > self.threshold,
+            Rest::Lingering => state.is_ripe(self.threshold),
         };
         if is_due {
             state.rest = Rest::None;
@@ -492,10 +510,9 @@ impl Mail {
         is_due
     }
 
-    /// Waits until so many messages were delivered, or nobody is to wait any more.
+    /// Waits until so many messages were delivered, as [`State::wants`] was told, or nobody is to wait any more.
     fn wait_for_delivered(&self, target: u64) {
         let mut state = locked(&self.state);
-        state.targets.push(target);
         while state.inbox.done() < target && state.end != Some(End::Now) && !state.is_failed {
             state = wait(&self.room, state);
         }

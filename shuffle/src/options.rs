@@ -57,7 +57,7 @@ pub struct Options {
     /// How long an `enqueue` in a callback waits beyond that while nothing leaves, before it is an error.
     pub callback_patience: Duration,
     /// Messages that wait for delivery at which the delivery thread begins; fewer are delivered after `linger`, or
-    /// by a flush. Less than `deliverq_max`.
+    /// by a flush, or where anybody waits for room. Less than `deliverq_max`.
     pub deliverq_threshold: usize,
     /// The callback is called by whichever thread makes progress, one at a time, with the bytes where they were received,
     /// instead of by a thread of its own: no thread is woken for it, and nothing is copied. Such a callback **must not

@@ -455,6 +455,33 @@ fn messages_to_a_rank_that_has_not_begun_are_not_lost() {
 }
 
 #[test]
+fn deliveries_begin_below_their_threshold_where_somebody_waits_for_room_in_bytes() {
+    let small = options(|options| {
+        unbatched(options);
+        (options.deliverq_bytes_max, options.deliverq_threshold) = (100, 50);
+        options.linger = hg_shuffle::LINGER_MAX;
+    });
+    run("1x2", |group| {
+        let me = hg_shuffle::Group::rank(&group);
+        let (shuffle, delivered) = keeping(&group, small.clone());
+        for _ in 0..2 {
+            // To itself it waits until there is room, and to the other one until that has taken it in.
+            for to in [me, 1 - me] {
+                shuffle.enqueue(to, 0, &[7; 100]).unwrap();
+            }
+            shuffle.flush(Flush::Origin).unwrap();
+        }
+        for _ in 0..2 {
+            let tried = || shuffle.try_enqueue(me, 0, &[7; 100]).is_ok();
+            watchdog::until("there is room for another one", tried);
+        }
+        shuffle.barrier().unwrap();
+        assert!(delivered.lock().unwrap().len() >= 5, "all but the last one");
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
+}
+
+#[test]
 fn bad_calls_are_named_errors() {
     run("1x2", |group| {
         let bad = Shuffle::new(&group, "bad", options(|options| options.lomaxrpc = 0), |_| {});
