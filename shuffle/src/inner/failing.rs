@@ -61,7 +61,9 @@ impl Inner {
             hop.fail();
         }
         self.settled.wake();
-        if self.is_closed() || self.is_parting.load(Ordering::SeqCst) {
+        // An end in good order makes no failure of who is gone. After a failure, another one makes more messages doubtful until all is over.
+        let is_ending = self.is_closed() && state.failure.is_none();
+        if is_ending || self.is_parting.load(Ordering::SeqCst) {
             return false;
         }
         state.ranks.insert(rank);
@@ -185,3 +187,61 @@ pub(crate) struct Failed {
 
 /// How long a rank whose meeting has failed waits to be told why.
 const WORD: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        Options,
+        hop::Shared,
+        inner::{Table, side::Side},
+        overflow::Overflow,
+        route::Routes,
+        rpc::From,
+        transport::Transport,
+    };
+
+    /// Rank 0 of a node of so many, without hops to the others.
+    fn alone(ranks: u32) -> Inner {
+        let map = Arc::new(format!("1x{ranks}").parse().unwrap());
+        let node = Transport { url: "sm://", settings: &[], key: None };
+        let side = Side::open(node, 1, (hg::Wait::Block, false)).unwrap();
+        let (is_failed, in_flight) = Default::default();
+        let overflow = Arc::new(Overflow::new(0, Duration::ZERO));
+        let shared = Shared { in_flight, is_failed, overflow };
+        let none = || vec![None; ranks as usize];
+        let table = Table { origin: none(), relay: none(), network: Default::default() };
+        let from = From { shuffle: [0; 2], rank: 0 };
+        let of = (Routes::new(map, 0), Arc::new(side));
+        let shared = [shared.clone(), shared.clone(), shared];
+        Inner::new(("alone", from), Options::default(), of, (Vec::new(), table), shared)
+    }
+
+    fn in_doubt(inner: &Inner) -> u64 {
+        inner.recount();
+        locked(&inner.failure).failure.as_ref().map_or(0, |failure| failure.in_doubt)
+    }
+
+    #[test]
+    fn who_is_gone_while_a_shuffle_ends_after_a_failure_leaves_messages_in_doubt_as_well() {
+        let inner = alone(4);
+        for (to, count) in [(1, 10), (2, 200), (3, 3000)] {
+            inner.sent[to].store(count, Ordering::Relaxed);
+        }
+        assert!(inner.fail(1, None, "it is gone".to_owned()));
+        inner.close();
+        assert!(!inner.fail(2, None, "it is gone, too".to_owned()));
+        assert!(inner.is_gone(2));
+        assert_eq!(in_doubt(&inner), 210);
+    }
+
+    #[test]
+    fn who_is_gone_while_a_shuffle_ends_in_good_order_is_no_failure() {
+        let inner = alone(2);
+        inner.close();
+        assert!(!inner.fail(1, None, "it is gone".to_owned()));
+        assert!(!inner.is_gone(1) && !inner.is_failed());
+    }
+}
