@@ -364,10 +364,8 @@ impl Shuffle {
         self.inner.hops.iter().for_each(Hop::close);
         // After a failure a callback may wait for ever for what will not come: its thread ends when it returns.
         let is_well = in_order && !self.inner.is_failed();
-        if self.inner.options.deliver_inline
-            && self.inner.mail.wait_until_ended(Instant::now() + TELL)
-        {
-            self.inner.mail.end_inline();
+        if self.inner.options.deliver_inline {
+            self.inner.mail.end_inline(Instant::now() + TELL);
         }
         if let Some(delivery) = self.delivery.take()
             && (is_well || self.inner.mail.wait_until_ended(Instant::now() + TELL))

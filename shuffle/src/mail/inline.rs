@@ -3,7 +3,7 @@
 //! The callback lies in the state. Who takes it out delivers, and looks again under the lock before it puts it back: so
 //! whoever finds it gone leaves what it has put in to that thread, which sees it.
 
-use std::fmt;
+use std::{fmt, time::Instant};
 
 use super::{End, Mail, Rest, State};
 use crate::{
@@ -112,8 +112,10 @@ impl Mail {
         }
     }
 
-    /// Nothing is delivered any more: the callback is dropped, here or by whoever has it.
-    pub(crate) fn end_inline(&self) {
+    /// Waits until whoever delivers has ended, but not beyond a moment. Nothing is delivered any more then: the callback is dropped, here or by
+    /// whoever has it.
+    pub(crate) fn end_inline(&self, limit: Instant) {
+        self.wait_until_ended(limit);
         let mut state = locked(&self.state);
         state.end = Some(End::Now);
         let callback = state.callback.take();
@@ -157,11 +159,19 @@ mod tests {
 
     #[test]
     fn a_callback_that_somebody_has_when_deliveries_end_is_dropped_by_that_one() {
+        for drain in [false, true] {
+            dropped_by_who_has_it(drain);
+        }
+    }
+
+    fn dropped_by_who_has_it(drain: bool) {
         let (mail, held) = (inline(), Arc::new(()));
         let (ends, alive) = (Arc::downgrade(&mail), Arc::downgrade(&held));
         let mut deliver = move |_: crate::Delivery<'_>| {
-            let _held = &held;
-            ends.upgrade().unwrap().end_inline();
+            let (_held, mail) = (&held, ends.upgrade().unwrap());
+            mail.end(drain);
+            // The callback takes longer than it is waited for.
+            mail.end_inline(Instant::now());
         };
         mail.begin_inline(Callback::new(move |bytes, delivered| {
             deliver_all(bytes, 0, &mut deliver, delivered)
