@@ -53,8 +53,11 @@ impl Inner {
         self.hops.iter().filter(move |hop| hop.lane != Lane::Relay && hop.rank != dead)
     }
 
-    /// A rank has failed: notes it, once. Whether it was news.
+    /// A rank has failed: notes it, once. Whether it was news. The word of a peer may name anybody.
     pub(crate) fn fail(&self, rank: u32, lane: Option<Lane>, why: String) -> bool {
+        if rank >= self.routes.map().size() {
+            return false;
+        }
         // Whoever finds a hop failed from now on asks why, and waits for this lock.
         let mut state = locked(&self.failure);
         for hop in self.hops.iter().filter(|hop| hop.rank == rank) {
@@ -235,6 +238,17 @@ mod tests {
         assert!(!inner.fail(2, None, "it is gone, too".to_owned()));
         assert!(inner.is_gone(2));
         assert_eq!(in_doubt(&inner), 210);
+    }
+
+    #[test]
+    fn the_word_that_a_rank_has_failed_which_is_none_changes_nothing() {
+        let inner = alone(2);
+        inner.sent[1].store(1, Ordering::Relaxed);
+        for none in [2, u32::MAX] {
+            assert!(!inner.fail(none, None, "it never was".to_owned()));
+            assert!(!inner.is_gone(none) && !inner.is_failed());
+        }
+        assert_eq!(in_doubt(&inner), 0);
     }
 
     #[test]
