@@ -7,7 +7,7 @@
 //! limit; then they wait, too, as long as anything leaves, and are told when nothing does.
 
 use std::{
-    cell::Cell,
+    cell::RefCell,
     marker::PhantomData,
     ptr,
     sync::{
@@ -31,20 +31,20 @@ pub(crate) struct Overflow {
 }
 
 thread_local! {
-    /// Of which shuffle this thread runs a callback: where what its callbacks have sent is counted.
-    static CALLBACK_OF: Cell<usize> = const { Cell::new(0) };
+    /// Of which shuffles this thread runs callbacks, each inside of the one before: where what those have sent is counted.
+    static CALLBACKS_OF: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A thread that runs a callback, maybe one inside of another shuffle's.
+/// A thread that runs a callback, maybe one inside of another shuffle's. Dropped in the reverse order.
 #[derive(Debug)]
 pub(crate) struct InCallback {
-    outer: usize,
     _is_of_this_thread: PhantomData<*const ()>,
 }
 
 impl Drop for InCallback {
     fn drop(&mut self) {
-        CALLBACK_OF.set(self.outer);
+        // A thread that has dropped its locals runs no callback.
+        let _none = CALLBACKS_OF.try_with(|of| of.borrow_mut().pop());
     }
 }
 
@@ -66,12 +66,14 @@ impl Overflow {
 
     /// This thread runs callbacks until the guard is dropped.
     pub(crate) fn enter(&self) -> InCallback {
-        InCallback { outer: CALLBACK_OF.replace(self.address()), _is_of_this_thread: PhantomData }
+        CALLBACKS_OF.with_borrow_mut(|of| of.push(self.address()));
+        InCallback { _is_of_this_thread: PhantomData }
     }
 
-    /// Whether this is inside of a callback.
+    /// Whether this is inside of a callback, also one that has called into another shuffle whose callback this is.
     pub(crate) fn is_callback(&self) -> bool {
-        CALLBACK_OF.get() == self.address()
+        let is_inside = |of: &RefCell<Vec<usize>>| of.borrow().contains(&self.address());
+        CALLBACKS_OF.try_with(is_inside).unwrap_or(false)
     }
 
     fn address(&self) -> usize {
@@ -190,5 +192,17 @@ mod tests {
         assert!(overflow.is_callback());
         drop(inside);
         assert!(!overflow.is_callback());
+    }
+
+    #[test]
+    fn a_callback_that_calls_another_shuffle_s_is_still_one() {
+        let [outer, inner] = [0, 0].map(|max| Overflow::new(max, SHORT));
+        let outside = outer.enter();
+        let inside = inner.enter();
+        assert!(outer.is_callback() && inner.is_callback());
+        drop(inside);
+        assert!(outer.is_callback() && !inner.is_callback());
+        drop(outside);
+        assert!(!outer.is_callback());
     }
 }
