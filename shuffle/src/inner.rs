@@ -374,16 +374,19 @@ impl Inner {
     /// Deliveries are inline, by this callback.
     pub(crate) fn begin_inline(
         self: &Arc<Self>,
-        mut deliver: impl FnMut(Delivery<'_>) + Send + 'static,
+        deliver: impl FnMut(Delivery<'_>) + Send + 'static,
     ) {
         let (weak, me) = (Arc::downgrade(self), self.routes.me());
+        let mut deliver = Some(deliver);
         self.mail.begin_inline(Callback::new(move |bytes, delivered| {
             let Some(inner) = weak.upgrade() else { return false };
-            let inside = inner.overflow.enter();
-            let is_well = deliver_all(bytes, me, &mut deliver, delivered);
-            drop(inside);
+            let _inside = inner.overflow.enter();
+            let deliver_all = |deliver| deliver_all(bytes, me, deliver, delivered);
+            let is_well = deliver.as_mut().is_some_and(deliver_all);
             if !is_well {
                 inner.fail_and_tell(me, None, PANICKED.to_owned());
+                // Inside: it may have the last handle.
+                deliver = None;
             }
             is_well
         }));

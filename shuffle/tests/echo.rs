@@ -11,6 +11,7 @@ use std::{
     sync::{
         Arc, Condvar, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{Sender, channel},
     },
     time::Duration,
 };
@@ -259,6 +260,41 @@ fn a_callback_that_has_the_last_handle_may_drop_it_or_try_to_end_it_and_the_othe
         the_last_handle_in_a_callback(&options, drop);
         the_last_handle_in_a_callback(&options, |it| shut_down_refused(it, Shutdown::Drain));
         the_last_handle_in_a_callback(&options, |it| shut_down_refused(it, Shutdown::Drop));
+    }
+}
+
+/// What a callback owns: a handle, and then what tells that this one was dropped.
+struct Owned {
+    shuffle: Arc<OnceLock<Shuffle>>,
+    _ends: Sender<()>,
+}
+
+#[test]
+fn a_callback_that_panics_and_owns_the_last_handle_is_dropped_and_the_others_are_told() {
+    for options in [options(), inline(options())] {
+        let ended = run("1x2", |group| {
+            let (place, (ends, ended), (let_go, alone)) =
+                (Arc::new(OnceLock::new()), channel(), channel());
+            let owned = Owned { shuffle: Arc::clone(&place), _ends: ends };
+            let deliver = move |_: Delivery<'_>| {
+                let owned = &owned;
+                owned.shuffle.wait();
+                alone.recv().unwrap();
+                panic!("as it was told");
+            };
+            let shuffle = Shuffle::new(&group, "owns", options.clone(), deliver).unwrap();
+            if group.rank() == 0 {
+                shuffle.enqueue(1, 0, b"panic").unwrap();
+                return shuffle.flush_all();
+            }
+            assert!(place.set(shuffle).is_ok());
+            drop(place);
+            let_go.send(()).unwrap();
+            assert!(ended.recv().is_err(), "nobody tells");
+            Ok(())
+        });
+        let Err(Error::Failed(failure)) = &ended[0] else { panic!("{ended:?}") };
+        assert_eq!((failure.rank, failure.why.contains("panicked")), (1, true), "{failure}");
     }
 }
 
