@@ -78,11 +78,14 @@ struct Ends {
 }
 
 impl Ends {
-    fn new() -> Self {
+    /// Processes, or threads of one.
+    fn new(are_near: bool) -> Self {
         let limits = Limits::default().block(128).window(512).idle(IDLE);
         let scissors = Scissors::default();
+        let plugin = scissors.plugin(&Mem::default());
+        let world = if are_near { World::near } else { World::new };
         Self {
-            world: World::new(&scissors.plugin(&Mem::default()), "mem://", ENDS, limits),
+            world: world(&plugin, "mem://", ENDS, limits),
             scissors,
             parted: Default::default(),
             start: Instant::now(),
@@ -213,8 +216,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn every_record_arrives_and_every_end_is_heard_of_however_connections_come_and_go(moves in moves()) {
-        let mut ends = Ends::new();
+    fn every_record_arrives_and_every_end_is_heard_of_however_connections_come_and_go(
+        moves in moves(), are_near in any::<bool>(),
+    ) {
+        let mut ends = Ends::new(are_near);
         for next in moves {
             ends.happens(next);
         }

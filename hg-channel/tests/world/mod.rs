@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use hg_channel::{Batch, Directory, Error, Event, Limits, Near, Port, next_record};
 use hg_na::{Address, Domain, OpenOptions, Plugin};
 
-/// Ends of separate domains, as if each were a process of its own, stepped in turn by one thread.
+/// Ends of separate domains, as if each were a process of its own, or a thread of one, stepped in turn by one thread.
 pub(crate) struct World {
     pub(crate) ports: Vec<Option<Port<u64>>>,
     /// Per end: (sender, tag, length) of what was consumed.
@@ -22,6 +22,22 @@ pub(crate) const TOKEN: [u8; 16] = [9; 16];
 
 impl World {
     pub(crate) fn new(plugin: &dyn Plugin, url: &str, ends: u32, limits: Limits) -> Self {
+        Self::of(plugin, url, ends, limits, |end| Near::new(end, 1))
+    }
+
+    /// The same as threads of one process.
+    pub(crate) fn near(plugin: &dyn Plugin, url: &str, ends: u32, limits: Limits) -> Self {
+        let near = Near::new(0, ends);
+        Self::of(plugin, url, ends, limits, |_| Arc::clone(&near))
+    }
+
+    fn of(
+        plugin: &dyn Plugin,
+        url: &str,
+        ends: u32,
+        limits: Limits,
+        near: impl Fn(u32) -> Arc<Near>,
+    ) -> Self {
         let domains: Vec<Arc<dyn Domain>> = (0..ends)
             .map(|_| plugin.open(&Address::new(url).unwrap(), &OpenOptions::listening()).unwrap())
             .collect();
@@ -29,7 +45,7 @@ impl World {
         let addresses: Vec<_> = contexts.iter().map(|it| it.address().clone()).collect();
         let directory = Arc::new(Directory::new(TOKEN, addresses.clone()));
         let ports = contexts.into_iter().zip(0..).map(|(context, end)| {
-            Some(Port::new(end, context, Arc::clone(&directory), Near::new(end, 1), limits))
+            Some(Port::new(end, context, Arc::clone(&directory), near(end), limits))
         });
         let count = ends as usize;
         Self {
