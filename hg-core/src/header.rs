@@ -118,9 +118,6 @@ const DEADLINE_LEN: usize = 8;
 /// CRC32C of header, extensions (this one as zero) and payload.
 const CHECKSUM_LEN: usize = 4;
 
-/// Longest header of any kind.
-pub const HEADER_MAX: usize = REQUEST_LEN + DEADLINE_LEN + CHECKSUM_LEN;
-
 /// Everything that a header says, without the payload's length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {

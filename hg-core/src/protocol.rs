@@ -29,7 +29,7 @@ use hg_na::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::answers::handle_untaken;
-pub use self::limits::Limits;
+pub use self::{answers::status_message, limits::Limits};
 use crate::{
     backlog::{Backlog, Posted},
     deferred::Deferred,
@@ -37,8 +37,11 @@ use crate::{
     header::{Header, Kind, PREFIX_LEN},
     kept::Kept,
     operations::{Effect, Half, OperationId, Operations, Outcome, Owner},
-    serve::{Admission, Arrival, Control, Serves, Stalled},
+    serve::{Admission, Arrival, Serves, Stalled},
 };
+
+/// Of a peer's last sentence, so many characters are told.
+const FAULT_CHARS_MAX: usize = 256;
 
 /// No peer has this number.
 const NOBODY: Peer = Peer::new(u32::MAX, u32::MAX);
@@ -352,19 +355,30 @@ impl Protocol {
 
     #[cold]
     fn handle_control(&mut self, requests: &[Ticket], from: Peer, message: &Message) {
-        let has_arrived = |id| arrived_of(requests, from).any(|other| other == id);
-        let Self { serves, kept, deferred, .. } = self;
-        match serves.handle_control(from, message.as_slice(), has_arrived, deferred) {
-            Control::Cancelled(id) | Control::ResultTaken(id) => {
+        let message = message.as_slice();
+        let (Header { kind, id, .. }, payload) = match Header::decode(message) {
+            Ok(decoded) => decoded,
+            Err(malformed) => return self.disconnect(from, &malformed.to_string()),
+        };
+        let Self { operations, serves, kept, deferred, .. } = self;
+        match kind {
+            Kind::Cancel => {
+                let has_arrived = arrived_of(requests, from).any(|other| other == id);
+                serves.handle_cancel(from, id, has_arrived, deferred);
                 kept.free_result(from, id, deferred);
             }
-            Control::ArgumentsTaken(id) => kept.free_arguments(from, id, deferred),
-            Control::Drained => self.operations.handle_peer_drained(from),
-            Control::Fault(text) => {
+            Kind::ResultTaken => kept.free_result(from, id, deferred),
+            Kind::ArgumentsTaken => kept.free_arguments(from, id, deferred),
+            Kind::Drained => operations.handle_peer_drained(from),
+            Kind::Fault => {
+                let text = String::from_utf8_lossy(&message[payload..]);
+                let text: String = text.chars().take(FAULT_CHARS_MAX).collect();
                 tracing::warn!(peer = ?from, "a peer closes the connection: {text}");
-                self.operations.handle_fault(from, &text);
+                operations.handle_fault(from, &text);
             }
-            Control::Disconnect(sentence) => self.disconnect(from, &sentence),
+            Kind::Request | Kind::OneWay | Kind::Answer => {
+                self.disconnect(from, "a request or answer came as a control message");
+            }
         }
     }
 
@@ -568,18 +582,6 @@ impl Protocol {
 /// The requests of a peer that have come in this round, by their ids: their handlers are still to be run.
 fn arrived_of(requests: &[Ticket], origin: Peer) -> impl Iterator<Item = u64> {
     requests.iter().filter(move |it| it.from == origin).map(|it| it.header.id)
-}
-
-/// A failure as an answer.
-#[must_use]
-pub fn status_message(id: u64, status: Status, text: &[u8], checksum: bool) -> Message {
-    let text = &text[..text.len().min(crate::error::STATUS_TEXT_MAX)];
-    let header = Header::answer(id, status as u8, checksum);
-    let len = header.encoded_len();
-    let mut bytes = vec![0; len + text.len()];
-    bytes[len..].copy_from_slice(text);
-    header.encode(&mut bytes);
-    Message::copied(&bytes)
 }
 
 /// What is told when there is no transport any more.

@@ -32,7 +32,7 @@ use rustc_hash::FxHashMap;
 pub use self::{
     early::EARLY_CANCELS_MAX,
     stall::{STALL_AFTER, Stalled},
-    verdicts::{Admission, Arrival, Control},
+    verdicts::{Admission, Arrival},
 };
 use self::{
     early::EarlyCancels,
@@ -395,44 +395,16 @@ impl Serves {
         was_cancelled
     }
 
-    /// A control message has arrived. `has_arrived` tells of a request whether it came in the same round, and its handler
-    /// is still to be run. Who awaits a token that was set is to be woken, where a waker may do anything.
-    pub fn handle_control(
-        &mut self,
-        from: Peer,
-        message: &[u8],
-        has_arrived: impl Fn(u64) -> bool,
-        woken: &mut impl Extend<Waker>,
-    ) -> Control {
-        let (header, payload) = match Header::decode(message) {
-            Ok(decoded) => decoded,
-            Err(malformed) => return Control::Disconnect(malformed.to_string()),
-        };
-        match header.kind {
-            Kind::Cancel => {
-                self.cancel(from, header.id, has_arrived, woken);
-                Control::Cancelled(header.id)
-            }
-            Kind::ArgumentsTaken => Control::ArgumentsTaken(header.id),
-            Kind::ResultTaken => Control::ResultTaken(header.id),
-            Kind::Drained => Control::Drained,
-            Kind::Fault => Control::Fault(
-                String::from_utf8_lossy(&message[payload..]).chars().take(256).collect(),
-            ),
-            Kind::Request | Kind::OneWay | Kind::Answer => {
-                Control::Disconnect("a request or answer came as a control message".to_owned())
-            }
-        }
-    }
-
-    fn cancel(
+    /// The origin does not want an answer any more. `has_arrived`: the request came in the same round, and its handler is still to
+    /// be run. Who awaits a token that was set is to be woken, where a waker may do anything.
+    pub fn handle_cancel(
         &mut self,
         from: Peer,
         id: u64,
-        has_arrived: impl Fn(u64) -> bool,
+        has_arrived: bool,
         woken: &mut impl Extend<Waker>,
     ) {
-        if has_arrived(id) {
+        if has_arrived {
             self.remember(from, id);
         }
         if let Some(running) = self.running.get_mut(&(from, id)) {

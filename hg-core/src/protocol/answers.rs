@@ -2,11 +2,11 @@
 
 use hg_na::{Error, Message, Op, Peer};
 
-use super::{Protocol, status_message};
+use super::Protocol;
 use crate::{
     backlog::{Posted, SHORT_ANSWER},
     deferred::Deferred,
-    error::Status,
+    error::{STATUS_TEXT_MAX, Status},
     header::{Header, Kind},
     kept::Kept,
     operations::Owner,
@@ -101,4 +101,16 @@ pub(super) fn handle_untaken(kept: &mut Kept, deferred: &mut Deferred, op: &Op, 
     if let Op::SendExpected { to, tag, .. } = *op {
         kept.free_result(to, tag, deferred);
     }
+}
+
+/// A failure as an answer.
+#[must_use]
+pub fn status_message(id: u64, status: Status, text: &[u8], checksum: bool) -> Message {
+    let text = &text[..text.len().min(STATUS_TEXT_MAX)];
+    let header = Header::answer(id, status as u8, checksum);
+    let len = header.encoded_len();
+    let mut bytes = vec![0; len + text.len()];
+    bytes[len..].copy_from_slice(text);
+    header.encode(&mut bytes);
+    Message::copied(&bytes)
 }

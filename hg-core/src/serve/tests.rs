@@ -22,9 +22,7 @@ fn encoded(header: &Header) -> Vec<u8> {
 
 /// A cancellation arrives, of a request of an earlier or later round.
 fn cancel(serves: &mut Serves, id: u64) {
-    let message = encoded(&Header::control(Kind::Cancel, id));
-    let control = serves.handle_control(ORIGIN, &message, |_| false, &mut Vec::new());
-    assert!(matches!(control, Control::Cancelled(it) if it == id));
+    serves.handle_cancel(ORIGIN, id, false, &mut Vec::new());
 }
 
 fn hung_up(serves: &mut Serves, arrived: &[u64]) {
@@ -278,8 +276,7 @@ fn a_cancellation_that_came_too_late_is_forgotten_with_the_next_request() {
 fn remembered_cancellations_are_bounded_for_each_origin_by_itself() {
     let mut serves = Serves::new(8, None);
     let other = Peer::new(2, 1);
-    let message = encoded(&Header::control(Kind::Cancel, 4));
-    serves.handle_control(other, &message, |_| false, &mut Vec::new());
+    serves.handle_cancel(other, 4, false, &mut Vec::new());
     for id in 0..10 * EARLY_CANCELS_MAX as u64 {
         cancel(&mut serves, id);
     }
@@ -357,8 +354,7 @@ fn a_handler_that_is_still_to_be_run_learns_of_what_came_after_its_request() {
     for id in 3..6 {
         assert!(matches!(serves.handle_message(ORIGIN, &request(id)), Arrival::Run { .. }));
     }
-    let message = encoded(&Header::control(Kind::Cancel, 3));
-    serves.handle_control(ORIGIN, &message, |id| id == 3, &mut Vec::new());
+    serves.handle_cancel(ORIGIN, 3, true, &mut Vec::new());
     assert!(serves.is_cancelled(ORIGIN, 3) && serves.early_cancels.is_empty());
     assert!(serves.token(ORIGIN, 3, true).is_cancelled());
     hung_up(&mut serves, &[3, 4]);

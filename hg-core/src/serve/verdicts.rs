@@ -39,23 +39,6 @@ pub enum Arrival {
     },
 }
 
-/// What a control message says.
-#[derive(Debug)]
-pub enum Control {
-    /// The origin does not want this answer any more; a handler that runs still was told.
-    Cancelled(u64),
-    /// The arguments of this one-way call of ours were taken: their memory is free.
-    ArgumentsTaken(u64),
-    /// The result of this request was taken: its memory is free.
-    ResultTaken(u64),
-    /// The peer begins nothing any more, and has answered what it had begun.
-    Drained,
-    /// The peer closes the connection for this reason.
-    Fault(String),
-    /// Close the connection, after this sentence.
-    Disconnect(String),
-}
-
 /// From whom unexpected messages are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
