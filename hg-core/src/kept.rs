@@ -6,29 +6,61 @@
 use std::time::Instant;
 
 use hg_bulk::Local;
-use hg_na::{Error, Peer};
+use hg_na::{Error, Frozen, Peer};
 use rustc_hash::FxHashMap;
 
-use crate::{deferred::Deferred, lent::Lent, operations::OperationId, shares::Shares};
+use crate::{deferred::Deferred, shares::Shares};
+
+/// Memory that a peer takes: the target of a call before it runs the handler, or an origin before it reads the result.
+#[derive(Debug, Default)]
+pub struct Lent {
+    /// The encoded arguments, or the encoded result, where they do not fit in a message.
+    pub encoded: Option<Local>,
+    /// What arguments hold of frozen memory, which stays registered as long as there is a clone.
+    pub frozen: Vec<Frozen>,
+}
+
+/// What keeping one piece of frozen memory costs beside its bytes, which are its user's.
+const FROZEN_COST: u64 = 256;
+
+impl From<Local> for Lent {
+    fn from(encoded: Local) -> Self {
+        Self { encoded: Some(encoded), frozen: Vec::new() }
+    }
+}
+
+impl Lent {
+    /// Bytes that are kept for the peer.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        let encoded = self.encoded.as_ref().map_or(0, Local::len);
+        encoded + FROZEN_COST * self.frozen.len() as u64
+    }
+}
 
 /// What a context keeps for its peers.
 #[derive(Debug)]
 pub struct Kept {
-    arguments: FxHashMap<OperationId, Arguments>,
-    /// The first deadline of those.
-    next_deadline: Option<Instant>,
-    argument_bytes: Shares<Peer>,
-    results: FxHashMap<(Peer, u64), Local>,
-    result_bytes: Shares<Peer>,
-    arguments_max: u64,
+    /// Of one-way calls, until their deadlines at the longest.
+    pub arguments: Store,
+    /// Of requests.
+    pub results: Store,
 }
 
-/// Arguments of a one-way call.
+/// What is kept of one kind, each for a peer under the id of a call.
 #[derive(Debug)]
-struct Arguments {
-    target: Peer,
+pub struct Store {
+    pieces: FxHashMap<(Peer, u64), Piece>,
+    bytes: Shares<Peer>,
+    bytes_max: u64,
+    /// The first deadline of those.
+    next_deadline: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Piece {
     lent: Lent,
-    /// When they are kept no longer.
+    /// When it is kept no longer.
     deadline: Option<Instant>,
 }
 
@@ -36,20 +68,14 @@ impl Kept {
     /// Nothing; at most so many bytes of arguments, and of results.
     #[must_use]
     pub fn new(arguments_max: u64, results_max: u64) -> Self {
-        Self {
-            arguments: FxHashMap::default(),
-            next_deadline: None,
-            argument_bytes: Shares::new(arguments_max),
-            results: FxHashMap::default(),
-            result_bytes: Shares::new(results_max),
-            arguments_max,
-        }
+        let [arguments, results] = [arguments_max, results_max].map(Store::new);
+        Self { arguments, results }
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.arguments.len() + self.results.len()
+        self.arguments.pieces.len() + self.results.pieces.len()
     }
 
     /// Whether there is nothing.
@@ -63,105 +89,89 @@ impl Kept {
     /// # Errors
     /// [`Error::Limit`].
     pub fn check_arguments(&self, target: Peer, bytes: u64) -> Result<(), Error> {
-        if self.argument_bytes.admits(target, bytes) {
+        let Store { bytes: shares, bytes_max, .. } = &self.arguments;
+        if shares.admits(target, bytes) {
             return Ok(());
         }
-        let remedy = if bytes > self.argument_bytes.piece_max() {
+        let remedy = if bytes > shares.piece_max() {
             "raise `Builder::backlog_bytes_max`, of which one call takes a half at most, or pass a descriptor of memory (`expose`)"
         } else {
             "wait until it has taken some of them, or raise `Builder::backlog_bytes_max`"
         };
         Err(Error::Limit {
             what: "bytes of large arguments of one-way calls, of which one target has a share",
-            limit: self.arguments_max,
+            limit: *bytes_max,
             remedy,
         })
     }
 
-    /// Whether a result of so many bytes may be kept for an origin.
-    #[must_use]
-    pub fn admits_result(&self, origin: Peer, bytes: u64) -> bool {
-        self.result_bytes.admits(origin, bytes)
+    /// The peer has hung up, and pulls nothing any more; `None`: nobody does.
+    pub fn free_all_of(&mut self, peer: Option<Peer>, freed: &mut Deferred) {
+        for store in [&mut self.arguments, &mut self.results] {
+            store.free_if(|whose, _| peer.is_none_or(|peer| peer == whose), freed);
+        }
+    }
+}
+
+impl Store {
+    fn new(bytes_max: u64) -> Self {
+        let bytes = Shares::new(bytes_max);
+        Self { pieces: FxHashMap::default(), bytes, bytes_max, next_deadline: None }
     }
 
-    /// Keeps the arguments of a one-way call, until its deadline at the longest.
-    pub fn insert_arguments(
+    /// Whether so many bytes more may be kept for a peer.
+    #[must_use]
+    pub fn admits(&self, peer: Peer, bytes: u64) -> bool {
+        self.bytes.admits(peer, bytes)
+    }
+
+    /// Keeps something for a peer under this id, until its deadline at the longest.
+    pub fn insert(
         &mut self,
-        id: OperationId,
-        target: Peer,
+        whose: (Peer, u64),
         lent: Lent,
         deadline: Option<Instant>,
+        freed: &mut Deferred,
     ) {
-        self.argument_bytes.take(target, lent.cost());
-        self.arguments.insert(id, Arguments { target, lent, deadline });
+        // There is none yet, unless an origin uses an id twice at a time.
+        self.free(whose, freed);
+        self.bytes.take(whose.0, lent.cost());
         self.next_deadline = [self.next_deadline, deadline].into_iter().flatten().min();
+        self.pieces.insert(whose, Piece { lent, deadline });
     }
 
-    /// When [`Kept::handle_timeout`] wants to be called.
+    /// The peer has it, or does not want it.
+    pub fn free(&mut self, whose: (Peer, u64), freed: &mut Deferred) {
+        if let Some(piece) = self.pieces.remove(&whose) {
+            self.bytes.give(whose.0, piece.lent.cost());
+            freed.free(Box::new(piece));
+        }
+    }
+
+    /// When [`Store::handle_timeout`] wants to be called.
     #[inline]
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.next_deadline
     }
 
-    /// Frees arguments whose deadline has passed.
+    /// Frees that whose deadline has passed.
     pub fn handle_timeout(&mut self, now: Instant, freed: &mut Deferred) {
-        if self.next_deadline.is_none_or(|at| at > now) {
-            return;
-        }
-        let is_over = |_: &OperationId, it: &mut Arguments| it.deadline.is_some_and(|at| at <= now);
-        for (_, arguments) in self.arguments.extract_if(is_over) {
-            self.argument_bytes.give(arguments.target, arguments.lent.cost());
-            freed.free(Box::new(arguments));
-        }
-        self.next_deadline = self.arguments.values().filter_map(|it| it.deadline).min();
-    }
-
-    /// Keeps the result of a request.
-    pub fn insert_result(&mut self, origin: Peer, id: u64, result: Local, freed: &mut Deferred) {
-        // There is none yet, unless the origin uses an id twice at a time.
-        self.free_result(origin, id, freed);
-        self.result_bytes.take(origin, result.len());
-        self.results.insert((origin, id), result);
-    }
-
-    /// An origin has its result, or does not want it.
-    pub fn free_result(&mut self, origin: Peer, id: u64, freed: &mut Deferred) {
-        if let Some(result) = self.results.remove(&(origin, id)) {
-            self.result_bytes.give(origin, result.len());
-            freed.free(Box::new(result));
+        let is_over = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
+        if is_over(self.next_deadline) {
+            self.free_if(|_, piece| is_over(piece.deadline), freed);
+            self.next_deadline = self.pieces.values().filter_map(|it| it.deadline).min();
         }
     }
 
-    /// A target has the arguments of a one-way call.
-    pub fn free_arguments(&mut self, target: Peer, id: u64, freed: &mut Deferred) {
-        let id = OperationId::from_bits(id);
-        if self.arguments.get(&id).is_some_and(|it| it.target == target)
-            && let Some(arguments) = self.arguments.remove(&id)
-        {
-            self.argument_bytes.give(target, arguments.lent.cost());
-            freed.free(Box::new(arguments));
+    fn free_if(&mut self, is_meant: impl Fn(Peer, &Piece) -> bool, freed: &mut Deferred) {
+        let meant = self.pieces.extract_if(|(peer, _), piece| is_meant(*peer, piece));
+        let meant: Vec<_> = meant.collect();
+        for ((peer, _), piece) in &meant {
+            self.bytes.give(*peer, piece.lent.cost());
         }
-    }
-
-    /// The peer has hung up, and pulls nothing any more.
-    pub fn free_all_of(&mut self, peer: Peer, freed: &mut Deferred) {
-        let mut arguments = self.arguments.extract_if(|_, it| it.target == peer).peekable();
-        if arguments.peek().is_some() {
-            freed.free(Box::new(arguments.collect::<Vec<_>>()));
+        if !meant.is_empty() {
+            freed.free(Box::new(meant));
         }
-        self.argument_bytes.give(peer, self.argument_bytes.of(peer));
-        let mut results = self.results.extract_if(|(origin, _), _| *origin == peer).peekable();
-        if results.peek().is_some() {
-            freed.free(Box::new(results.collect::<Vec<_>>()));
-        }
-        self.result_bytes.give(peer, self.result_bytes.of(peer));
-    }
-
-    /// Nobody pulls anything any more.
-    pub fn free_all(&mut self, freed: &mut Deferred) {
-        let peers: Vec<_> = self.arguments.values().map(|it| it.target).collect();
-        let origins: Vec<_> = self.results.keys().map(|(peer, _)| *peer).collect();
-        peers.into_iter().chain(origins).for_each(|peer| self.free_all_of(peer, freed));
     }
 }

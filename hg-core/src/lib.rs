@@ -9,8 +9,7 @@
 //! | [`registry`] | names to handlers |
 //! | [`operations`] | the origin's side: calls, transfers and waits; completions and timeouts in, effects out |
 //! | [`serve`] | the target's side: admission, cancellation |
-//! | [`lent`] | memory that a target takes before it serves a call |
-//! | [`kept`] | memory that peers have not pulled yet |
+//! | [`kept`] | memory that peers take: before a call is served, before a result is read |
 //! | [`backlog`] | what waits for room in the transport |
 //! | [`shares`] | fair shares of a limit |
 //! | [`protocol`] | all of these for one context of the transport |
@@ -27,7 +26,6 @@ pub mod deferred;
 pub mod error;
 pub mod header;
 pub mod kept;
-pub mod lent;
 pub mod operations;
 pub mod protocol;
 pub mod registry;

@@ -38,7 +38,7 @@ use crate::{
     deferred::Action,
     error::Failure,
     header,
-    lent::Lent,
+    kept::Lent,
     table::{ENTRIES_MAX, Key, Table},
     timers::Timers,
 };

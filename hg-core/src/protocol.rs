@@ -365,10 +365,10 @@ impl Protocol {
             Kind::Cancel => {
                 let has_arrived = arrived_of(requests, from).any(|other| other == id);
                 serves.handle_cancel(from, id, has_arrived, deferred);
-                kept.free_result(from, id, deferred);
+                kept.results.free((from, id), deferred);
             }
-            Kind::ResultTaken => kept.free_result(from, id, deferred),
-            Kind::ArgumentsTaken => kept.free_arguments(from, id, deferred),
+            Kind::ResultTaken => kept.results.free((from, id), deferred),
+            Kind::ArgumentsTaken => kept.arguments.free((from, id), deferred),
             Kind::Drained => operations.handle_peer_drained(from),
             Kind::Fault => {
                 let text = String::from_utf8_lossy(&message[payload..]);
@@ -399,7 +399,7 @@ impl Protocol {
         serves.handle_hung_up(peer, arrived_of(requests, peer), deferred);
         let why = TransferError::PeerGone { reason: reason.clone() };
         self.operations.stop_transfers_of(peer, &why, self.now);
-        self.kept.free_all_of(peer, &mut self.deferred);
+        self.kept.free_all_of(Some(peer), &mut self.deferred);
         self.operations.forget_peer(peer);
         self.told.remove(&peer);
         self.drop_backlog(peer, reason);
@@ -463,7 +463,7 @@ impl Protocol {
         let was_connected =
             |peer| context.as_mut().is_none_or(|context| context.was_connected(peer));
         self.operations.handle_timeout(self.now, was_connected);
-        self.kept.handle_timeout(self.now, &mut self.deferred);
+        self.kept.arguments.handle_timeout(self.now, &mut self.deferred);
         if let Some(stalled) = self.serves.handle_timeout(self.now) {
             self.log_stalled(&stalled);
         }
@@ -551,7 +551,8 @@ impl Protocol {
             return None;
         }
         let of_context = context.next_deadline();
-        let (of_calls, of_kept) = (self.operations.next_deadline(), self.kept.next_deadline());
+        let (of_calls, of_kept) =
+            (self.operations.next_deadline(), self.kept.arguments.next_deadline());
         let deadlines = [of_calls, of_kept, self.serves.next_notice(self.now), of_context];
         Some(deadlines.into_iter().flatten().min())
     }
@@ -565,7 +566,7 @@ impl Protocol {
         let why = closed(self.broken.as_ref());
         self.operations.close(&why.clone().into(), &why.into());
         self.run_effects();
-        self.kept.free_all(&mut self.deferred);
+        self.kept.free_all_of(None, &mut self.deferred);
         self.addresses.clear();
         self.backlog.clear();
         std::mem::take(&mut self.deferred)

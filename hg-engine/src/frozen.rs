@@ -13,7 +13,7 @@
 //! | ... | each: length `u16`, then an [`hg_bulk::Descriptor`] |
 //! | ... | the encoded arguments, with numbers in place of the memory; or what says where they are (flag BULK) |
 //!
-//! The origin keeps the memory registered as long as there is a clone of it, and the call has one ([`hg_core::lent::Lent`]).
+//! The origin keeps the memory registered as long as there is a clone of it, and the call has one ([`hg_core::kept::Lent`]).
 
 use hg_bulk::{Descriptor, Local};
 use hg_core::error::Failure;

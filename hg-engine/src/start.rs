@@ -6,8 +6,9 @@ use hg_core::{
     codec::{self, Codec as _},
     error::{Failure, Started},
     header::{Header, Kind},
-    lent::Lent,
+    kept::Lent,
     operations::OperationId,
+    protocol::Protocol,
     rpc::Rpc,
 };
 use hg_na::{Exchanged, Frozen, INLINE_MAX, Message, Peer, departing, holds_frozen};
@@ -216,10 +217,10 @@ impl Port {
         }
         let len = header.encoded_len() + payload.len() + size;
         header.bulk = self.is_large(len, self.shared.caps.max_unexpected);
-        let mut lent = Lent { arguments: None, frozen };
+        let mut lent = Lent { encoded: None, frozen };
         if header.bulk {
             let (local, claim) = self.offer_bytes((bytes, first), header.checksum)?;
-            lent.arguments = Some(local);
+            lent.encoded = Some(local);
             payload.extend(claim);
         } else {
             payload.extend_from_slice(&bytes[first..]);
@@ -256,7 +257,8 @@ impl Port {
         let posted = state.protocol.post_call(id, peer, two_way, message);
         let (kept, freed) = if posted.is_ok() { (of_port, None) } else { (None, of_port) };
         if let Some(lent) = kept {
-            state.protocol.kept.insert_arguments(id, peer, lent, deadline);
+            let Protocol { kept, deferred, .. } = &mut state.protocol;
+            kept.arguments.insert((peer, id.to_bits()), lent, deadline, deferred);
         }
         drop(state);
         drop(freed);

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::{Failure, Started},
-    lent::Lent,
+    kept::Lent,
 };
 
 /// One of the two transport operations of a call.

@@ -99,7 +99,7 @@ impl Protocol {
 pub(super) fn handle_untaken(kept: &mut Kept, deferred: &mut Deferred, op: &Op, error: &Error) {
     tracing::debug!(%error, "an answer found no taker");
     if let Op::SendExpected { to, tag, .. } = *op {
-        kept.free_result(to, tag, deferred);
+        kept.results.free((to, tag), deferred);
     }
 }
 

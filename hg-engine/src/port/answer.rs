@@ -134,13 +134,13 @@ pub(crate) fn offer<T: Serialize>(
         drop(state);
         return refused(Status::Cancelled, "");
     }
-    if !state.protocol.kept.admits_result(origin, local.len()) {
+    if !state.protocol.kept.results.admits(origin, local.len()) {
         drop(state);
         let text = "too many large results wait to be taken (`Builder::large_in_service_max`)";
         return refused(Status::Rejected, text);
     }
     let Protocol { kept, deferred, .. } = &mut state.protocol;
-    kept.insert_result(origin, header.id, local, deferred);
+    kept.results.insert((origin, header.id), local.into(), None, deferred);
     message
 }
 
