@@ -7,8 +7,7 @@
 use std::{fmt, task::Waker};
 
 /// What is to be done later, in order.
-#[derive(Debug, Default)]
-pub struct Deferred(Vec<Action>);
+pub type Deferred = Vec<Action>;
 
 /// One of them.
 pub enum Action {
@@ -27,52 +26,5 @@ impl fmt::Debug for Action {
             Self::Drop(_) => "Drop",
             Self::Free(_) => "Free",
         })
-    }
-}
-
-impl Deferred {
-    /// Whether there is nothing to do.
-    #[inline]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// How much there is to do.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Does one more thing later.
-    pub fn push(&mut self, action: Action) {
-        self.0.push(action);
-    }
-
-    /// Drops something later.
-    pub fn drop(&mut self, what: Box<dyn Send>) {
-        self.0.push(Action::Drop(what));
-    }
-
-    /// Frees memory later.
-    pub fn free(&mut self, what: Box<dyn Send>) {
-        self.0.push(Action::Free(what));
-    }
-
-    /// Takes what came after the first `len`.
-    #[must_use = "it is to be run"]
-    pub fn split_off(&mut self, len: usize) -> Self {
-        Self(self.0.split_off(len))
-    }
-
-    /// Takes all of it, one after the other; its memory stays.
-    pub fn drain(&mut self) -> impl Iterator<Item = Action> + '_ {
-        self.0.drain(..)
-    }
-}
-
-impl Extend<Waker> for Deferred {
-    fn extend<T: IntoIterator<Item = Waker>>(&mut self, wakers: T) {
-        self.0.extend(wakers.into_iter().map(Action::Wake));
     }
 }

@@ -9,7 +9,10 @@ use hg_bulk::Local;
 use hg_na::{Error, Frozen, Peer};
 use rustc_hash::FxHashMap;
 
-use crate::{deferred::Deferred, shares::Shares};
+use crate::{
+    deferred::{Action, Deferred},
+    shares::Shares,
+};
 
 /// Memory that a peer takes: the target of a call before it runs the handler, or an origin before it reads the result.
 #[derive(Debug, Default)]
@@ -144,7 +147,7 @@ impl Store {
     pub fn free(&mut self, whose: (Peer, u64), freed: &mut Deferred) {
         if let Some(piece) = self.pieces.remove(&whose) {
             self.bytes.give(whose.0, piece.lent.cost());
-            freed.free(Box::new(piece));
+            freed.push(Action::Free(Box::new(piece)));
         }
     }
 
@@ -171,7 +174,7 @@ impl Store {
             self.bytes.give(*peer, piece.lent.cost());
         }
         if !meant.is_empty() {
-            freed.free(Box::new(meant));
+            freed.push(Action::Free(Box::new(meant)));
         }
     }
 }

@@ -22,7 +22,6 @@ mod verdicts;
 
 use std::{
     collections::{VecDeque, hash_map::Entry},
-    task::Waker,
     time::{Duration, Instant},
 };
 
@@ -42,6 +41,7 @@ use self::{
 use crate::{
     cancel::CancelToken,
     codec::{self, Codec as _},
+    deferred::{Action, Deferred},
     error::Status,
     header::{Header, Kind},
     shares::Shares,
@@ -57,6 +57,14 @@ struct Running {
     token: Option<CancelToken>,
     /// Handlers that go on beyond their rounds: where there are several, its origin has used an id again.
     kept: u32,
+}
+
+impl Running {
+    /// Who awaits its token is to be woken.
+    fn cancel(&mut self, deferred: &mut Deferred) {
+        let wakers = self.token.get_or_insert_default().set();
+        deferred.extend(wakers.into_iter().map(Action::Wake));
+    }
 }
 
 /// Requests that have no room yet, and when each came.
@@ -396,19 +404,19 @@ impl Serves {
     }
 
     /// The origin does not want an answer any more. `has_arrived`: the request came in the same round, and its handler is still to
-    /// be run. Who awaits a token that was set is to be woken, where a waker may do anything.
+    /// be run.
     pub fn handle_cancel(
         &mut self,
         from: Peer,
         id: u64,
         has_arrived: bool,
-        woken: &mut impl Extend<Waker>,
+        deferred: &mut Deferred,
     ) {
         if has_arrived {
             self.remember(from, id);
         }
         if let Some(running) = self.running.get_mut(&(from, id)) {
-            return woken.extend(running.token.get_or_insert_default().set());
+            return running.cancel(deferred);
         }
         self.early_cancels.add(from, id);
         self.set_ease();
@@ -520,7 +528,7 @@ impl Serves {
         &mut self,
         peer: Peer,
         arrived: impl Iterator<Item = u64>,
-        woken: &mut impl Extend<Waker>,
+        deferred: &mut Deferred,
     ) {
         self.early_cancels.forget(peer);
         self.hung_up.insert(peer, false);
@@ -536,16 +544,15 @@ impl Serves {
             self.remember(peer, id);
         }
         let of_peer = self.running.iter_mut().filter(|((origin, _), _)| *origin == peer);
-        woken.extend(of_peer.flat_map(|(_, it)| it.token.get_or_insert_default().set()));
+        of_peer.for_each(|(_, running)| running.cancel(deferred));
     }
 
     /// The engine shuts down: every handler is told.
-    pub fn close(&mut self, woken: &mut impl Extend<Waker>) {
+    pub fn close(&mut self, deferred: &mut Deferred) {
         self.is_closed = true;
         self.arrived = 0;
         self.held.clear();
-        let running = self.running.values_mut();
-        woken.extend(running.flat_map(|it| it.token.get_or_insert_default().set()));
+        self.running.values_mut().for_each(|running| running.cancel(deferred));
     }
 }
 

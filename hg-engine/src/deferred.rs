@@ -18,7 +18,7 @@ use crate::{
 #[cold]
 pub(crate) fn run(deferred: &mut Deferred, port: u64, pool: &Arc<Pool>) {
     in_handler(port, Inside::Async, || {
-        for action in deferred.drain() {
+        for action in deferred.drain(..) {
             match action {
                 Action::Wake(waker) => contain("a waker", || waker.wake()),
                 Action::Drop(what) => contain("memory that was dropped", || drop(what)),

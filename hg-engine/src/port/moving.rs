@@ -22,10 +22,7 @@ use std::{
     time::Duration,
 };
 
-use hg_core::{
-    deferred::Deferred,
-    operations::{Came, Move, OperationId},
-};
+use hg_core::operations::{Came, Move, OperationId};
 use hg_na::Begun;
 
 use super::{Port, Role, State};
@@ -187,13 +184,9 @@ impl Taken {
         state.protocol.handle_moved(moving, came);
         // Once the engine is closed nobody makes another round: who waits for the transfer is told here.
         let is_closed = !state.is_open();
-        let mut deferred = if is_closed {
-            std::mem::take(&mut state.protocol.deferred)
-        } else {
-            Deferred::default()
-        };
+        let deferred = is_closed.then(|| std::mem::take(&mut state.protocol.deferred));
         drop(state);
-        deferred::run(&mut deferred, self.port.id, &self.port.shared.pool);
+        deferred::run(&mut deferred.unwrap_or_default(), self.port.id, &self.port.shared.pool);
         self.port.notify();
     }
 }

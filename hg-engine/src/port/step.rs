@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use hg_core::operations::{OperationId, Outcome};
+use hg_core::{
+    deferred::Action,
+    operations::{OperationId, Outcome},
+};
 
 use super::{Port, ROUNDS_PER_CLOCK, Role, Shared, State, Work};
 use crate::{deferred, lock::MutexGuard};
@@ -201,7 +204,7 @@ impl Port {
             state.protocol.handle_clock(work.now);
             for pool in self.shared.pools() {
                 if pool.is_retry_due(work.now) {
-                    state.protocol.deferred.drop(pool.retry_later());
+                    state.protocol.deferred.push(Action::Drop(pool.retry_later()));
                 }
             }
         }
