@@ -17,7 +17,6 @@ mod owner;
 #[cfg(test)]
 mod tests;
 mod transfer;
-mod untold;
 mod waits;
 
 use std::{collections::VecDeque, task::Waker, time::Instant};
@@ -33,7 +32,7 @@ pub use self::{
     owner::Owner,
     transfer::{Came, Move, Near},
 };
-use self::{call::OpState, transfer::Transfer, untold::Untold};
+use self::{call::OpState, transfer::Transfer};
 use crate::{
     deferred::Action,
     error::Failure,
@@ -125,12 +124,14 @@ enum Phase {
 }
 
 /// All that one context has under way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Operations {
     table: Table<Operation>,
     timers: Timers,
     effects: Vec<Effect>,
-    untold: Untold,
+    /// Calls that have ended before their answer, and whose targets are to be told: a round later, when the transport has said of
+    /// those requests that it has taken back that they never left. Whether that round is over.
+    untold: FxHashMap<OperationId, (Peer, bool)>,
     /// Those that have settled and whose outcome was not taken.
     settled: usize,
     /// Something has settled since whoever makes progress was about to sleep: it may be what that one waits for.
@@ -192,24 +193,7 @@ impl Operations {
     /// An empty set that holds at most `calls_max` calls at a time.
     #[must_use]
     pub fn new(calls_max: usize) -> Self {
-        Self {
-            table: Table::default(),
-            timers: Timers::default(),
-            effects: Vec::new(),
-            untold: Untold::default(),
-            settled: 0,
-            has_settled: false,
-            others: 0,
-            max: calls_max.min(ENTRIES_MAX / 2),
-            stalled: FxHashMap::default(),
-            to_move: VecDeque::new(),
-            moving: FxHashMap::default(),
-            moved_at_once: 0,
-            waiting: VecDeque::new(),
-            granted: 0,
-            drains: VecDeque::new(),
-            drained: FxHashSet::default(),
-        }
+        Self { max: calls_max.min(ENTRIES_MAX / 2), ..Self::default() }
     }
 
     /// Calls that are not freed yet.
@@ -461,8 +445,13 @@ impl Operations {
 
     /// A round of the transport's progress is over: what it has said of requests that were taken back before is known.
     pub fn handle_round(&mut self) {
-        let tell = |(id, peer)| Effect::Tell { peer, what: header::Kind::Cancel, id };
-        self.effects.extend(self.untold.turn().into_iter().map(tell));
+        self.untold.retain(|&id, (peer, is_due)| {
+            let was_due = std::mem::replace(is_due, true);
+            if was_due {
+                self.effects.push(Effect::Tell { peer: *peer, what: header::Kind::Cancel, id });
+            }
+            !was_due
+        });
     }
 
     /// Whether [`Operations::handle_round`] is still to be called: not to sleep before.
@@ -504,7 +493,7 @@ impl Operations {
         }
         if failed {
             if tell_target && matches!(operation.send, OpState::Quiet(_) | OpState::Done) {
-                self.untold.add(id, operation.peer);
+                self.untold.insert(id, (operation.peer, false));
             }
             for op in [operation.send, operation.receive] {
                 if let OpState::Open(op) | OpState::Quiet(op) = op {

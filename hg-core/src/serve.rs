@@ -149,12 +149,6 @@ impl Serves {
         self.set_ease();
     }
 
-    /// Requests whose handlers run longer than one round of progress.
-    #[must_use]
-    pub fn running(&self) -> usize {
-        self.running.len()
-    }
-
     /// Whether [`Serves::poll_admission`] may have something to say.
     #[inline]
     #[must_use]

@@ -4,6 +4,9 @@
 const INDEX_BITS: u32 = 28;
 const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
 
+/// Bits above a key.
+const SPARE_BITS: u32 = 4;
+
 /// Entries of a table at a time.
 pub const ENTRIES_MAX: usize = 1 << INDEX_BITS;
 
@@ -16,9 +19,6 @@ pub const ENTRIES_MAX: usize = 1 << INDEX_BITS;
 pub struct Key(u64);
 
 impl Key {
-    /// Bits above a key.
-    pub const SPARE_BITS: u32 = 4;
-
     /// Of the entry with this number at this place.
     #[inline(always)]
     #[must_use]
@@ -37,7 +37,7 @@ impl Key {
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
-        Self(bits & (u64::MAX >> Self::SPARE_BITS))
+        Self(bits & (u64::MAX >> SPARE_BITS))
     }
 
     /// Whether it was made after another key of the same table, and not 2^31 or more entries after.
@@ -112,21 +112,12 @@ impl<T> Table<T> {
     /// At [`ENTRIES_MAX`]: the caller limits them long before.
     #[inline]
     pub fn insert(&mut self, value: T) -> Key {
-        self.insert_with(|| value)
-    }
-
-    /// Adds an entry that is made where it stays.
-    ///
-    /// # Panics
-    /// At [`ENTRIES_MAX`]: the caller limits them long before.
-    #[inline(always)]
-    pub fn insert_with(&mut self, make: impl FnOnce() -> T) -> Key {
         let key = self.next_key();
-        self.insert_next(key, make);
+        self.insert_next(key, || value);
         key
     }
 
-    /// The same under [`Table::next_key`], which this is.
+    /// Adds an entry that is made where it stays, under [`Table::next_key`], which this is.
     #[inline(always)]
     pub(crate) fn insert_next(&mut self, key: Key, make: impl FnOnce() -> T) {
         debug_assert!(key == self.next_key(), "the key of the next entry");
@@ -204,14 +195,6 @@ impl<T> Table<T> {
     pub fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         self.places.iter().zip(0..).filter_map(|(place, index)| {
             place.value.as_ref().map(|value| (Key::new(index, place.number), value))
-        })
-    }
-
-    /// Every entry.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
-        self.places.iter_mut().zip(0..).filter_map(|(place, index)| {
-            let number = place.number;
-            place.value.as_mut().map(|value| (Key::new(index, number), value))
         })
     }
 }

@@ -1,8 +1,8 @@
 //! What a call learns from its transport: an answer, read, or a failure, in the caller's words.
 
-use hg_na::{Failure as NaFailure, Message, Peer, Reached, Returned};
+use hg_na::{Failure as NaFailure, Message, Reached, Returned};
 
-use super::{BulkAnswer, OperationId, Outcome};
+use super::{BulkAnswer, Operation, OperationId, Outcome};
 use crate::{
     error::{Failure, Started, Status},
     header::{Header, Kind},
@@ -16,7 +16,8 @@ pub(super) fn is_plain_answer(id: OperationId, message: &Message) -> bool {
 }
 
 #[cold]
-pub(super) fn read_answer(id: OperationId, name: &'static str, returned: &mut Returned) -> Outcome {
+pub(super) fn read_answer(id: OperationId, call: &Operation, returned: &mut Returned) -> Outcome {
+    let name = call.name;
     let Returned::Message(message) = returned else {
         return Outcome::Failed(Failure::Decode("the transport delivered no answer".to_owned()));
     };
@@ -34,9 +35,9 @@ pub(super) fn read_answer(id: OperationId, name: &'static str, returned: &mut Re
     match Status::from_wire(header.code) {
         Some(status @ (Status::Ok | Status::HandlerError)) if header.bulk => {
             Outcome::Bulk(Box::new(BulkAnswer {
-                peer: Peer::new(u32::MAX, u32::MAX),
+                peer: call.peer,
                 id: header.id,
-                deadline: None,
+                deadline: call.deadline,
                 message: std::mem::replace(message, Message::inline(0)),
                 payload,
                 handler_error: status == Status::HandlerError,

@@ -5,7 +5,7 @@ use std::time::Instant;
 use hg_na::{Failure as NaFailure, GoneReason, Message, OpId, Peer, Reached, Returned};
 
 use super::{
-    BulkAnswer, Effect, Extra, Kind, OperationId, Operations, Outcome, Phase,
+    Effect, Extra, Kind, OperationId, Operations, Outcome, Phase,
     answer::{is_plain_answer, read_answer, transport_failure},
 };
 use crate::{
@@ -195,7 +195,7 @@ impl Operations {
             && !self.untold.is_empty()
             && matches!(result, Err(failure) if failure.reached == Reached::Never)
         {
-            self.untold.forget(id);
+            self.untold.remove(&id);
         }
         let Some(call) = self.table.get_mut(id) else { return };
         match half {
@@ -206,13 +206,7 @@ impl Operations {
             return self.free_if_spent(id);
         }
         let outcome = match (half, result) {
-            (Half::Receive, Ok(())) => match read_answer(id, call.name, returned) {
-                Outcome::Bulk(answer) => {
-                    let (peer, deadline) = (call.peer, call.deadline);
-                    Outcome::Bulk(Box::new(BulkAnswer { peer, deadline, ..*answer }))
-                }
-                outcome => outcome,
-            },
+            (Half::Receive, Ok(())) => read_answer(id, call, returned),
             (Half::Send, Ok(())) if call.kind == Kind::Call => return,
             (Half::Send, Ok(())) => Outcome::Sent,
             (_, Err(failure)) => {

@@ -402,7 +402,7 @@ impl Operations {
 }
 
 /// Takes those that have ended out of a queue, once they are more than a half of it.
-fn forget_ended(waiting: &mut VecDeque<OperationId>, table: &Table<Operation>) {
+pub(super) fn forget_ended(waiting: &mut VecDeque<OperationId>, table: &Table<Operation>) {
     if waiting.len() > 2 * table.len() {
         waiting.retain(|id| table.get(*id).is_some());
     }

@@ -1,24 +1,23 @@
 //! Waits: for room for another call, and for the end of all that is in service.
 
-use std::collections::VecDeque;
-
 use hg_na::Peer;
 
-use super::{Kind, Operation, OperationId, Operations, Outcome, call::OpState};
-use crate::table::Table;
+use super::{Kind, OperationId, Operations, Outcome, call::OpState, transfer::forget_ended};
 
 impl Operations {
     /// Waits for room for another call.
     pub fn begin_room(&mut self) -> OperationId {
         let id = self.begin_wait(Kind::Room);
-        queue_up(&self.table, &mut self.waiting, id);
+        forget_ended(&mut self.waiting, &self.table);
+        self.waiting.push_back(id);
         id
     }
 
     /// Waits for the end of all that is in service.
     pub fn begin_drain(&mut self) -> OperationId {
         let id = self.begin_wait(Kind::Drain);
-        queue_up(&self.table, &mut self.drains, id);
+        forget_ended(&mut self.drains, &self.table);
+        self.drains.push_back(id);
         id
     }
 
@@ -59,12 +58,4 @@ impl Operations {
             self.settle(id, Outcome::Sent, false); // Unless it has left.
         }
     }
-}
-
-/// Puts it behind those that wait; some may have left.
-fn queue_up(table: &Table<Operation>, queue: &mut VecDeque<OperationId>, id: OperationId) {
-    if queue.len() >= 2 * table.len() {
-        queue.retain(|id| table.get(*id).is_some());
-    }
-    queue.push_back(id);
 }

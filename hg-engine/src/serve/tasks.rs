@@ -159,7 +159,7 @@ impl Tasks {
     #[cold]
     fn add(&mut self, task: Task, due: &Due) {
         let wakening = self.spares.pop().expect("it was polled with one");
-        self.table.insert_with(|| Entry { task, wakening, due: *due });
+        self.table.insert(Entry { task, wakening, due: *due });
     }
 
     #[inline]
