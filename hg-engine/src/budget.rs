@@ -45,14 +45,14 @@ impl Budget {
     }
 
     /// Takes a part of it for an origin, in turn.
-    pub(crate) fn share(self: &Arc<Self>, origin: Peer, len: u64) -> Waiting {
+    pub(crate) fn share(self: &Arc<Self>, origin: Peer, len: u64) -> Share {
         let number = self.change(|state| {
             let number = state.next;
             state.next += 1;
             state.queue.push_back(Entry { number, origin, len, waker: None });
             number
         });
-        Waiting { budget: Arc::clone(self), origin, len, number: Some(number) }
+        Share { budget: Arc::clone(self), number, origin, len }
     }
 
     /// Changes something, and gives those their parts that have room then.
@@ -73,39 +73,32 @@ impl Budget {
     }
 }
 
-/// A place in the queue; leaving it gives the place up.
+/// A part of the budget, or a place in the queue for one. Dropped, it gives up the one or the other.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct Share {
     budget: Arc<Budget>,
+    number: u64,
     origin: Peer,
     len: u64,
-    /// `None` once the share was taken.
-    number: Option<u64>,
 }
 
-impl Waiting {
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Share> {
-        let Some(number) = self.number else { return Poll::Pending };
+impl Share {
+    /// Ready once its turn has come.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut waker = Some(context.waker().clone());
         let mut state = self.budget.0.lock();
-        let entry = state.queue.iter_mut().find(|it| it.number == number);
+        let entry = state.queue.iter_mut().find(|it| it.number == self.number);
         let waits = entry.map(|it| mem::swap(&mut it.waker, &mut waker)).is_some();
         drop(state);
         drop(waker); // A user's: not under the lock.
-        if waits {
-            return Poll::Pending;
-        }
-        self.number = None;
-        let (budget, origin, len) = (Arc::clone(&self.budget), self.origin, self.len);
-        Poll::Ready(Share { budget, origin, len })
+        if waits { Poll::Pending } else { Poll::Ready(()) }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Share {
     fn drop(&mut self) {
-        let Some(number) = self.number else { return };
         let left = self.budget.change(|State { shares, queue, .. }| {
-            let place = queue.iter().position(|it| it.number == number);
+            let place = queue.iter().position(|it| it.number == self.number);
             if place.is_none() {
                 shares.give(self.origin, self.len); // Its turn had come.
             }
@@ -115,29 +108,17 @@ impl Drop for Waiting {
     }
 }
 
-/// Bytes taken, until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Share {
-    budget: Arc<Budget>,
-    origin: Peer,
-    len: u64,
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.budget.change(|state| state.shares.give(self.origin, self.len));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn poll(waiting: &mut Waiting) -> Option<Share> {
-        match waiting.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(share) => Some(share),
-            Poll::Pending => None,
-        }
+    fn poll(share: &mut Share) -> bool {
+        share.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    fn take(budget: &Arc<Budget>, origin: Peer, len: u64) -> Option<Share> {
+        let mut share = budget.share(origin, len);
+        poll(&mut share).then_some(share)
     }
 
     const ORIGIN: Peer = Peer::new(1, 1);
@@ -146,18 +127,16 @@ mod tests {
     #[test]
     fn shares_are_taken_in_order_and_given_back() {
         let budget = Arc::new(Budget::new(19));
-        let mut waiting = [6, 6, 7].map(|len| budget.share(ORIGIN, len));
-        let share = poll(&mut waiting[0]).unwrap();
-        assert!(poll(&mut waiting[1]).is_none());
-        drop(share);
+        let [mut first, mut second, mut third] = [6, 6, 7].map(|len| budget.share(ORIGIN, len));
+        assert!(poll(&mut first) && !poll(&mut second));
+        drop(first);
         assert!(
-            poll(&mut waiting[2]).is_none(),
+            !poll(&mut third),
             "there is no room beside the second one's part, which is kept for it"
         );
-        let share = poll(&mut waiting[1]).unwrap();
-        assert!(poll(&mut waiting[2]).is_none());
-        drop(share);
-        assert!(poll(&mut waiting[2]).is_some());
+        assert!(poll(&mut second) && !poll(&mut third));
+        drop(second);
+        assert!(poll(&mut third));
     }
 
     #[test]
@@ -165,7 +144,7 @@ mod tests {
         let budget = Arc::new(Budget::new(10));
         let most_of = |origin| {
             let lens = (1..=10).rev();
-            let shares = lens.filter_map(|len| Some((len, poll(&mut budget.share(origin, len))?)));
+            let shares = lens.filter_map(|len| Some((len, take(&budget, origin, len)?)));
             shares.take(1).next()
         };
         let held: Vec<_> = [ORIGIN, OTHER, Peer::new(3, 1)].into_iter().map(most_of).collect();
@@ -176,36 +155,37 @@ mod tests {
     #[test]
     fn an_origin_that_has_its_share_is_passed_by_others() {
         let budget = Arc::new(Budget::new(100));
-        let held: Vec<_> = (0..5).map(|_| poll(&mut budget.share(ORIGIN, 10)).unwrap()).collect();
+        let held: Vec<_> = (0..5).map(|_| take(&budget, ORIGIN, 10).unwrap()).collect();
         let mut more = budget.share(ORIGIN, 10);
-        assert!(poll(&mut more).is_none());
-        let share = poll(&mut budget.share(OTHER, 20));
-        assert!(share.is_some() && poll(&mut more).is_none());
+        assert!(!poll(&mut more));
+        let share = take(&budget, OTHER, 20);
+        assert!(share.is_some() && !poll(&mut more));
         drop(held);
-        assert!(poll(&mut more).is_some());
+        assert!(poll(&mut more));
     }
 
     #[test]
     fn who_leaves_the_queue_holds_nobody_up() {
         let budget = Arc::new(Budget::new(19));
-        let share = poll(&mut budget.share(ORIGIN, 10)).unwrap();
+        let share = take(&budget, ORIGIN, 10).unwrap();
         let second = budget.share(OTHER, 10);
         let mut third = budget.share(OTHER, 10);
         drop(second);
-        assert!(poll(&mut third).is_none());
+        assert!(!poll(&mut third));
         drop(share);
-        assert!(poll(&mut third).is_some());
+        assert!(poll(&mut third));
     }
 
     #[test]
     fn who_leaves_when_its_turn_has_come_gives_its_part_back() {
         let budget = Arc::new(Budget::new(19));
-        let share = poll(&mut budget.share(ORIGIN, 10)).unwrap();
+        let share = take(&budget, ORIGIN, 10).unwrap();
         let (second, mut third) = (budget.share(OTHER, 10), budget.share(OTHER, 10));
         drop(share);
-        assert!(poll(&mut third).is_none(), "the second one's turn has come");
+        assert!(!poll(&mut third), "the second one's turn has come");
         drop(second);
-        assert!(poll(&mut third).is_some());
+        assert!(poll(&mut third));
+        drop(third);
         assert_eq!(budget.0.lock().shares.total(), 0, "all was given back");
     }
 }

@@ -189,8 +189,8 @@ impl Taking<'_> {
         if is_copied {
             // There is never room for more.
             self.check("the arguments", len, Bound::Held)?;
-            let mut waiting = self.port.budget.share(self.request.due().origin, len);
-            share = Some(self.unless_over(|context| waiting.poll(context)).await?);
+            let share = share.insert(self.port.budget.share(self.request.due().origin, len));
+            self.unless_over(|context| share.poll(context)).await?;
         }
         let arguments = match lent.arguments {
             Arguments::Here(bytes) => bytes,
