@@ -55,7 +55,7 @@ impl Bounds {
             silence_bound,
             max_peers: reader.count(MAX_PEERS, PEERS)?,
             max_held: reader.held()?,
-            key: Key::named(reader)?,
+            key: Key::read(reader.text(KEY_FILE), reader.text(KEY_ENV))?,
         })
     }
 
@@ -64,7 +64,12 @@ impl Bounds {
     /// # Errors
     /// [`Error::BadSetting`] where the settings name another one, or the build cannot encrypt.
     pub fn with_key(self, given: Option<&hg_na::Key>) -> Result<Self, Error> {
-        Ok(Self { key: Key::named_or_given(self.key, given)?, ..self })
+        let key = match (given, self.key) {
+            (None, named) => named,
+            (Some(given), None) => Some(Key::given(given)?),
+            (Some(_), Some(_)) => return Err(Reader::bad("key", "the settings name another one")),
+        };
+        Ok(Self { key, ..self })
     }
 }
 

@@ -1,9 +1,5 @@
 //! A pre-shared key, and encryption between two ends that have it (feature `key`).
 
-use hg_na::Error;
-
-use crate::Reader;
-
 #[cfg(feature = "key")]
 mod psk;
 #[cfg(feature = "key")]
@@ -37,28 +33,3 @@ pub const ONLY_DIALLER: &str = "only the end that connects has a key";
 pub const ONLY_ACCEPTOR: &str = "only the end that is connected to has a key";
 /// Logged once by who listens beyond this machine without a key.
 pub const WHOEVER: &str = "whoever reaches this address can call this engine: give both sides a key (feature `tcp-key`, setting `key-file`), or listen at 127.0.0.1";
-
-impl Key {
-    /// The key that the settings name.
-    ///
-    /// # Errors
-    /// [`Error::BadSetting`] where it is none, or the build cannot encrypt.
-    pub fn named(reader: &Reader<'_>) -> Result<Option<Self>, Error> {
-        Self::read(reader.text(KEY_FILE), reader.text(KEY_ENV))
-    }
-
-    /// The key that the settings name, or one that was handed over by itself.
-    ///
-    /// # Errors
-    /// [`Error::BadSetting`] where there are both, or the build cannot encrypt.
-    pub fn named_or_given(
-        named: Option<Self>,
-        given: Option<&hg_na::Key>,
-    ) -> Result<Option<Self>, Error> {
-        match (given, named) {
-            (None, named) => Ok(named),
-            (Some(given), None) => Self::given(given).map(Some),
-            (Some(_), Some(_)) => Err(Reader::bad("key", "the settings name another one")),
-        }
-    }
-}

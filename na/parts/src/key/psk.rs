@@ -13,6 +13,7 @@ use hg_na::Error;
 use nix::fcntl::OFlag;
 
 use super::{KEY_ENV, KEY_FILE};
+use crate::Reader;
 
 /// Bytes of a key.
 const KEY_LEN: usize = 32;
@@ -32,19 +33,20 @@ impl Key {
         let (name, text) = match (file, variable) {
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => {
-                return Err(bad(KEY_ENV, "the key comes from a file already".to_owned()));
+                return Err(Reader::bad(KEY_ENV, "the key comes from a file already"));
             }
             (Some(path), None) => (KEY_FILE, read_file(Path::new(path))?),
             (None, Some(variable)) => {
-                let unset = || bad(KEY_ENV, format!("the variable {variable} is not set"));
-                let text = std::env::var_os(variable).ok_or_else(unset)?;
+                let unset = || format!("the variable {variable} is not set");
+                let text = std::env::var_os(variable);
+                let text = text.ok_or_else(|| Reader::bad(KEY_ENV, &unset()))?;
                 (KEY_ENV, text.into_string().unwrap_or_default())
             }
         };
         let key = parse(text.trim());
         let wrong = || {
             let why = "a key is 64 hexadecimal digits (32 random bytes), as `openssl rand -hex 32` prints them";
-            bad(name, why.to_owned())
+            Reader::bad(name, why)
         };
         key.map(|key| Some(Self(key))).ok_or_else(wrong)
     }
@@ -68,22 +70,18 @@ impl fmt::Debug for Key {
     }
 }
 
-fn bad(name: &str, why: String) -> Error {
-    Error::BadSetting { name: name.to_owned(), why }
-}
-
 fn read_file(path: &Path) -> Result<String, Error> {
-    let failed = |error| bad(KEY_FILE, format!("{} cannot be read: {error}", path.display()));
+    let bad = |why: &str| Reader::bad(KEY_FILE, &format!("{} {why}", path.display()));
+    let failed = |error: std::io::Error| bad(&format!("cannot be read: {error}"));
     // Without waiting for somebody to open the other end of a pipe.
     let mut open = std::fs::OpenOptions::new();
     let file = open.read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(bad(KEY_FILE, format!("{} is no file", path.display())));
+        return Err(bad("is no file"));
     }
     if metadata.permissions().mode() & 0o077 != 0 {
-        let why = format!("{} can be read by others: chmod 600 it", path.display());
-        return Err(bad(KEY_FILE, why));
+        return Err(bad("can be read by others: chmod 600 it"));
     }
     let mut text = String::new();
     file.take(FILE_MAX).read_to_string(&mut text).map_err(failed)?;

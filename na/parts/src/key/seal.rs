@@ -31,10 +31,7 @@ impl Exchange {
     /// # Errors
     /// [`Error::Os`].
     pub fn dialling(key: &Key, protocol: &[u8]) -> Result<Self, Error> {
-        builder(key, protocol)
-            .and_then(Builder::build_initiator)
-            .map(Self::of)
-            .map_err(|e| wrong(&e))
+        Self::of(key, protocol, Builder::build_initiator)
     }
 
     /// For the end that accepts.
@@ -42,14 +39,16 @@ impl Exchange {
     /// # Errors
     /// [`Error::Os`].
     pub fn accepting(key: &Key, protocol: &[u8]) -> Result<Self, Error> {
-        builder(key, protocol)
-            .and_then(Builder::build_responder)
-            .map(Self::of)
-            .map_err(|e| wrong(&e))
+        Self::of(key, protocol, Builder::build_responder)
     }
 
-    fn of(state: HandshakeState) -> Self {
-        Self(Box::new(state))
+    fn of<'k>(
+        key: &'k Key,
+        protocol: &'k [u8],
+        build: impl FnOnce(Builder<'k>) -> Result<HandshakeState, snow::Error>,
+    ) -> Result<Self, Error> {
+        let state = builder(key, protocol).and_then(build);
+        state.map(|state| Self(Box::new(state))).map_err(|error| wrong(&error))
     }
 
     /// This end's message.

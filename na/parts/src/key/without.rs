@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use hg_na::Error;
 
 use super::{KEY_ENV, KEY_FILE};
+use crate::Reader;
 
 /// The longest piece that is sealed; here none is.
 pub const RECORD_MAX: usize = usize::MAX;
@@ -38,7 +39,7 @@ impl Key {
 fn cannot(name: &str) -> Error {
     let why = "this build cannot encrypt: switch on the feature `tcp-key` of `hydrargyrum` (or `key` of \
         `hydrargyrum-na-parts`)";
-    Error::BadSetting { name: name.to_owned(), why: why.to_owned() }
+    Reader::bad(name, why)
 }
 
 /// The key exchange of one connection.
