@@ -15,7 +15,6 @@ use hg_core::{
 
 use crate::{
     Peer,
-    inside::is_waited_for,
     large::{Bound, Claim, check_len, no_memory},
     pending::PortRef,
     port::Port,
@@ -78,11 +77,6 @@ impl Arriving {
         let pulled = ready!(Pin::new(fetch).poll(context));
         self.fetch = None;
         Poll::Ready(self.finish(pulled))
-    }
-
-    /// Whether this thread waits for what it polls, and what it waits for never comes.
-    pub(crate) fn is_waited_for(&self) -> bool {
-        is_waited_for(self.port.id)
     }
 
     /// Ends with [`Failure::Cancelled`] unless it has ended already.

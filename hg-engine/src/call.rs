@@ -21,7 +21,7 @@ use crate::{
     arriving::{Arrived, Arriving},
     inside::is_in_handler,
     large::no_memory,
-    pending::{Pending, PortRef},
+    pending::{Pending, PortRef, was_taken},
     port::Port,
 };
 
@@ -74,9 +74,10 @@ pub struct Call<'e, R: Rpc> {
 pub type OwnedCall<R> = Call<'static, R>;
 
 enum CallState<'e> {
-    Under(Pending<'e, Outcome>),
+    Under(Pending<'e>),
     /// Its result is being pulled.
     Arriving(Box<Arriving>),
+    Taken,
 }
 
 impl<'e, R: Rpc> Call<'e, R> {
@@ -99,17 +100,15 @@ impl<'e, R: Rpc> Call<'e, R> {
     /// meanwhile. Handlers of two engines that wait for each other in two threads wait until their deadlines.
     #[inline]
     pub fn wait(self) -> Result<R::Output, CallError<R::Error>> {
-        let CallState::Under(Pending::Open(mut operation)) = self.state else {
-            return self.wait_otherwise();
-        };
+        let CallState::Under(mut pending) = self.state else { return self.wait_otherwise() };
         let mut outcome = None;
         if is_in_handler() {
-            outcome = Some(operation.wait());
+            outcome = Some(pending.wait());
         } else {
-            operation.wait_into(&mut outcome);
+            pending.wait_into(&mut outcome);
         }
         let Some(Outcome::Answered { message, payload, handler_error: false }) = &outcome else {
-            return decode_rare::<R>(&operation.port, outcome);
+            return decode_rare::<R>(&pending.port, outcome);
         };
         let output = decode_output::<R>(&message.as_slice()[*payload..]);
         if message.slot().is_some() {
@@ -123,6 +122,7 @@ impl<'e, R: Rpc> Call<'e, R> {
         match self.state {
             CallState::Under(mut pending) => decode::<R>(pending.wait()),
             CallState::Arriving(mut arriving) => arrived::<R>(arriving.wait()),
+            CallState::Taken => was_taken(),
         }
     }
 
@@ -142,6 +142,7 @@ impl<'e, R: Rpc> Call<'e, R> {
         match &self.state {
             CallState::Under(pending) => pending.cancel(),
             CallState::Arriving(arriving) => arriving.cancel(),
+            CallState::Taken => {}
         }
     }
 
@@ -160,35 +161,26 @@ impl<'e, R: Rpc> Call<'e, R> {
         is_awaited: bool,
     ) -> Poll<Result<R::Output, CallError<R::Error>>> {
         let result = match &mut self.state {
-            CallState::Under(Pending::Open(operation)) => {
-                match ready!(operation.poll(context, is_awaited)) {
-                    Outcome::Bulk(answer) => {
-                        let port = Arc::clone(&operation.port);
-                        match Arriving::new(port, answer, false) {
-                            Ok(arriving) => {
-                                self.state = CallState::Arriving(Box::new(arriving));
-                                return self.poll_by(context, is_awaited);
-                            }
-                            Err(failure) => Err(failure.widen()),
+            CallState::Under(pending) => match ready!(pending.poll(context, is_awaited)) {
+                Outcome::Bulk(answer) => {
+                    match Arriving::new(Arc::clone(&pending.port), answer, false) {
+                        Ok(arriving) => {
+                            self.state = CallState::Arriving(Box::new(arriving));
+                            return self.poll_by(context, is_awaited);
                         }
+                        Err(failure) => Err(failure.widen()),
                     }
-                    outcome => decode::<R>(outcome),
                 }
+                outcome => decode::<R>(outcome),
+            },
+            CallState::Arriving(arriving) => {
+                let result = arrived::<R>(ready!(arriving.poll(context)));
+                self.state = CallState::Taken;
+                result
             }
-            CallState::Under(pending) => decode::<R>(pending.wait()),
-            CallState::Arriving(arriving) => arrived::<R>(ready!(arriving.poll(context))),
+            CallState::Taken => was_taken(),
         };
-        self.state = CallState::Under(Pending::Taken);
         Poll::Ready(result)
-    }
-
-    /// Whether this thread waits for what it polls, and what it waits for never comes.
-    fn is_waited_for(&self) -> bool {
-        match &self.state {
-            CallState::Under(Pending::Open(operation)) => operation.is_waited_for(),
-            CallState::Under(_) => false,
-            CallState::Arriving(arriving) => arriving.is_waited_for(),
-        }
     }
 }
 
@@ -205,11 +197,7 @@ impl<R: Rpc> Future for Call<'_, R> {
     type Output = Result<R::Output, CallError<R::Error>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.poll_by(context, true) {
-            // Whoever polls there blocks on it: nothing else would poll again.
-            Poll::Pending if self.is_waited_for() => Poll::Ready(Err(CallError::WouldDeadlock)),
-            poll => poll,
-        }
+        self.poll_by(context, true)
     }
 }
 
@@ -225,17 +213,13 @@ impl<R: Rpc> fmt::Debug for Call<'_, R> {
 ///
 /// A call that could not be made (too many under way, say) is not sent: [`OneWay::accepted`], `wait` and awaiting
 /// say so; one that is dropped without a look leaves a warning in the log.
-pub struct OneWay<'e>(Pending<'e, Ended>);
+pub struct OneWay<'e>(Pending<'e>);
 
 /// How something has ended that has no value.
-pub(crate) struct Ended(pub(crate) Result<(), Failure>);
-
-impl From<Outcome> for Ended {
-    fn from(outcome: Outcome) -> Self {
-        Self(match outcome {
-            Outcome::Failed(failure) => Err(failure),
-            _ => Ok(()),
-        })
+pub(crate) fn ended(outcome: Outcome) -> Result<(), Failure> {
+    match outcome {
+        Outcome::Failed(failure) => Err(failure),
+        _ => Ok(()),
     }
 }
 
@@ -244,16 +228,12 @@ impl<'e> OneWay<'e> {
         Self(Pending::new(PortRef::Borrowed(port), made))
     }
 
-    fn take(&mut self) -> Pending<'e, Ended> {
-        std::mem::replace(&mut self.0, Pending::Taken)
-    }
-
     /// Lets it go on by itself; says whether it was made at all. Waits for nothing.
     ///
     /// # Errors
     /// Why it was not: [`CallError::NotMade`] with [`hg_na::Error::Limit`] at `Builder::calls_max`, ...
     pub fn accepted(mut self) -> Result<(), Failure> {
-        if let Pending::Over(_) = self.0 { self.take().wait().0 } else { Ok(()) }
+        if self.0.is_over() { ended(self.0.wait()) } else { Ok(()) }
     }
 
     /// Waits until the request was handed to the transport. Whether it was served, nobody tells.
@@ -261,11 +241,8 @@ impl<'e> OneWay<'e> {
     /// # Errors
     /// [`CallError`].
     pub fn wait(mut self) -> Result<(), Failure> {
-        match &mut self.0 {
-            // One that cannot be waited for here goes on.
-            Pending::Open(operation) => Ended::from(operation.wait()).0,
-            over => over.wait().0,
-        }
+        // One that cannot be waited for here goes on.
+        ended(self.0.wait())
     }
 }
 
@@ -273,20 +250,14 @@ impl Future for OneWay<'_> {
     type Output = Result<(), Failure>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context).map(|ended| ended.0)
+        self.0.poll(context, true).map(ended)
     }
 }
 
 impl Drop for OneWay<'_> {
     fn drop(&mut self) {
-        match self.take() {
-            Pending::Open(operation) => operation.detach(),
-            Pending::Over(over) => {
-                if let Ended(Err(failure)) = *over {
-                    tracing::warn!(%failure, "a one-way call was not sent, and nobody looked");
-                }
-            }
-            Pending::Taken => {}
+        if let Some(Err(failure)) = self.0.detach().map(|outcome| ended(*outcome)) {
+            tracing::warn!(%failure, "a one-way call was not sent, and nobody looked");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What is under way for a user, of whatever kind: waited for, polled, cancelled or dropped in one way.
 
 use std::{
+    fmt,
     ops::Deref,
     sync::Arc,
     task::{Context, Poll, Waker},
@@ -37,34 +38,74 @@ impl Deref for PortRef<'_> {
     }
 }
 
-/// An entry of the table of operations. Dropped, it is abandoned: what is open is cancelled.
-pub(crate) struct Operation<'e> {
+/// What a user holds of it. Dropped, it is abandoned: what is open is cancelled.
+pub(crate) struct Pending<'e> {
     pub(crate) port: PortRef<'e>,
-    /// `None` once its outcome was taken, which frees the entry.
-    id: Option<OperationId>,
+    made: Made,
 }
 
-impl Operation<'_> {
+/// What was made, as far as its outcome was not taken.
+pub(crate) enum Made {
+    /// An entry of the table of operations, which taking the outcome frees.
+    Open(OperationId),
+    /// It was over when it began.
+    Over(Box<Outcome>),
+    /// The same of a transfer: there was nothing to move, or it was moved at once.
+    Done,
+    /// The same, and whoever waits for it is to make a round of progress.
+    Due,
+    /// There is nothing any more.
+    Taken,
+}
+
+impl Made {
+    #[cold]
+    pub(crate) fn over(outcome: impl Into<Outcome>) -> Self {
+        Self::Over(Box::new(outcome.into()))
+    }
+}
+
+impl<E: Into<Outcome>> From<Result<OperationId, E>> for Made {
+    #[inline(always)]
+    fn from(begun: Result<OperationId, E>) -> Self {
+        begun.map_or_else(Self::over, Self::Open)
+    }
+}
+
+impl<'e> Pending<'e> {
+    #[inline(always)]
+    pub(crate) fn new(port: PortRef<'e>, made: impl Into<Made>) -> Self {
+        Self { port, made: made.into() }
+    }
+
     /// Waits outside of handlers; the outcome is put to its place once, and is not there if there is none.
     #[inline(always)]
     pub(crate) fn wait_into(&mut self, outcome: &mut Option<Outcome>) {
-        let Some(id) = self.id else { return };
+        let Made::Open(id) = self.made else {
+            *outcome = Some(self.take_over());
+            return;
+        };
         self.port.wait_for(id, outcome);
         if outcome.is_some() {
-            self.id = None;
+            self.made = Made::Taken;
         }
     }
 
     /// Waits for the outcome, making progress in this thread.
+    ///
+    /// # Panics
+    /// It was taken before: the caller's bug, as polling a future that is over.
     pub(crate) fn wait(&mut self) -> Outcome {
-        let mut outcome = None;
         if is_inside(self.port.id) {
-            let polled = self.poll(&Context::from_waker(Waker::noop()), false);
-            return match polled {
+            return match self.poll(&Context::from_waker(Waker::noop()), false) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => Outcome::Failed(Failure::WouldDeadlock),
             };
         }
+        if matches!(self.made, Made::Due) {
+            self.port.progress_once();
+        }
+        let mut outcome = None;
         waiting(|| self.wait_into(&mut outcome));
         outcome.unwrap_or_else(|| self.port.no_outcome())
     }
@@ -72,7 +113,7 @@ impl Operation<'_> {
     /// The outcome, once it is there; until then the context's waker is left to be woken. Somebody who awaits it makes progress
     /// first.
     pub(crate) fn poll(&mut self, context: &Context<'_>, is_awaited: bool) -> Poll<Outcome> {
-        let Some(id) = self.id else { return Poll::Ready(Outcome::Failed(Failure::Closed)) };
+        let Made::Open(id) = self.made else { return Poll::Ready(self.take_over()) };
         let mut found = None;
         if is_awaited {
             self.port.progress_for_poll(id, &mut found);
@@ -81,26 +122,50 @@ impl Operation<'_> {
             Some(outcome) => Poll::Ready(outcome),
             None => self.port.poll_operation(id, context),
         };
-        if polled.is_ready() {
-            self.id = None;
+        match polled {
+            Poll::Ready(_) => self.made = Made::Taken,
+            // Whoever polls there blocks on it: nothing else would poll again.
+            Poll::Pending if is_awaited && is_waited_for(self.port.id) => {
+                return Poll::Ready(Outcome::Failed(Failure::WouldDeadlock));
+            }
+            Poll::Pending => {}
         }
         polled
     }
 
-    /// Leaves it to itself: it goes on although nobody will take its outcome.
-    pub(crate) fn detach(mut self) {
-        if let Some(id) = self.id.take()
-            && let Some(mut state) = self.port.enter_state()
-        {
-            let waker = state.protocol.operations.detach(id);
-            self.port.pass_room_on(state);
-            drop(waker);
-            self.port.leave_to_background();
+    /// The outcome of what was over when it began.
+    #[cold]
+    fn take_over(&mut self) -> Outcome {
+        match std::mem::replace(&mut self.made, Made::Taken) {
+            Made::Over(outcome) => *outcome,
+            Made::Done | Made::Due => Outcome::Sent,
+            Made::Open(_) | Made::Taken => was_taken(),
         }
     }
 
+    /// Leaves it to itself: it goes on although nobody will take its outcome. Gives that of what was over when it began.
+    pub(crate) fn detach(&mut self) -> Option<Box<Outcome>> {
+        match std::mem::replace(&mut self.made, Made::Taken) {
+            Made::Open(id) => {
+                let mut state = self.port.enter_state()?;
+                let waker = state.protocol.operations.detach(id);
+                self.port.pass_room_on(state);
+                drop(waker);
+                self.port.leave_to_background();
+                None
+            }
+            Made::Over(outcome) => Some(outcome),
+            Made::Done | Made::Due | Made::Taken => None,
+        }
+    }
+
+    /// Whether it was over when it began, and its outcome was not taken.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.made, Made::Over(_) | Made::Done | Made::Due)
+    }
+
     pub(crate) fn cancel(&self) {
-        if let Some(id) = self.id
+        if let Made::Open(id) = self.made
             && let Some(mut state) = self.port.enter_state()
         {
             state.protocol.cancel(id);
@@ -111,7 +176,7 @@ impl Operation<'_> {
 
     /// Ends it after this time, counted from now, one way or the other. A deadline beyond all time is none.
     pub(crate) fn end_within(&self, deadline: Duration) {
-        if let Some(id) = self.id
+        if let Made::Open(id) = self.made
             && let Some(at) = self.port.now().checked_add(deadline)
             && let Some(mut state) = self.port.enter_state()
         {
@@ -120,78 +185,30 @@ impl Operation<'_> {
             self.port.notify();
         }
     }
-
-    /// Whether this thread waits for what it polls, and what it waits for never comes.
-    pub(crate) fn is_waited_for(&self) -> bool {
-        is_waited_for(self.port.id)
-    }
 }
 
-impl Drop for Operation<'_> {
+/// Whoever asks again has a bug, as one that polls a future that is over.
+#[cold]
+pub(crate) fn was_taken() -> ! {
+    panic!("the outcome was taken before: it is there once, so ask no more")
+}
+
+impl Drop for Pending<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(id) = self.id {
+        if let Made::Open(id) = self.made {
             self.port.abandon(id);
         }
     }
 }
 
-/// What a user holds of it: `T` is made of its outcome.
-pub(crate) enum Pending<'e, T> {
-    Open(Operation<'e>),
-    /// It was over when it began.
-    Over(Box<T>),
-    Taken,
-}
-
-impl<'e, T: From<Outcome>> Pending<'e, T> {
-    /// Of what was begun, or was not.
-    #[inline(always)]
-    pub(crate) fn new<E: Into<Outcome>>(port: PortRef<'e>, begun: Result<OperationId, E>) -> Self {
-        match begun {
-            Ok(id) => Self::Open(Operation { port, id: Some(id) }),
-            Err(over) => Self::over(over.into()),
-        }
-    }
-
-    #[cold]
-    fn over(outcome: Outcome) -> Self {
-        Self::Over(Box::new(outcome.into()))
-    }
-
-    /// Waits for the outcome, making progress in this thread.
-    ///
-    /// # Panics
-    /// It was taken before: the caller's bug, as polling a future that is over.
-    pub(crate) fn wait(&mut self) -> T {
-        match std::mem::replace(self, Self::Taken) {
-            Self::Open(mut operation) => operation.wait().into(),
-            Self::Over(over) => *over,
-            Self::Taken => panic!("the outcome was taken before: it is there once, so ask no more"),
-        }
-    }
-
-    /// The outcome, once it is there; until then the context's waker is left to be woken.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<T> {
-        if let Self::Open(operation) = self {
-            let outcome = match operation.poll(context, true) {
-                Poll::Ready(outcome) => outcome,
-                // Whoever polls there blocks on it: nothing else would poll again.
-                Poll::Pending if operation.is_waited_for() => {
-                    return Poll::Ready(Outcome::Failed(Failure::WouldDeadlock).into());
-                }
-                Poll::Pending => return Poll::Pending,
-            };
-            *self = Self::Taken;
-            return Poll::Ready(outcome.into());
-        }
-        Poll::Ready(self.wait())
-    }
-
-    pub(crate) fn cancel(&self) {
-        if let Self::Open(operation) = self {
-            operation.cancel();
-        }
+impl fmt::Display for Pending<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self.made {
+            Made::Open(_) => "under way",
+            Made::Over(_) | Made::Done | Made::Due => "over",
+            Made::Taken => "taken",
+        })
     }
 }
 

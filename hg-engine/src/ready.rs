@@ -15,7 +15,7 @@ use hg_core::{
 
 use crate::{
     Engine,
-    call::Ended,
+    call::ended,
     pending::{Pending, PortRef},
     port::Port,
 };
@@ -80,7 +80,7 @@ impl Engine {
 
 /// Room for another call ([`Engine::ready`]): a future, or `wait`. Dropped, it waits no longer.
 #[must_use = "it is told nothing unless it is asked: `wait` or await it"]
-pub struct Ready<'e>(Pending<'e, Ended>);
+pub struct Ready<'e>(Pending<'e>);
 
 impl<'e> Ready<'e> {
     pub(crate) fn new(port: &'e Arc<Port>) -> Self {
@@ -93,22 +93,20 @@ impl<'e> Ready<'e> {
     /// [`Failure::WouldDeadlock`](hg_core::error::CallError::WouldDeadlock) inside a plain or `async` handler of the same engine
     /// where there is no room, [`Failure::Closed`](hg_core::error::CallError::Closed), and what has broken the transport.
     pub fn wait(mut self) -> Result<(), Failure> {
-        self.0.wait().0
+        ended(self.0.wait())
     }
 }
 
 /// The end of all that is in service ([`Engine::drain`]): a future, or `wait`.
 #[must_use = "it says when the engine may be closed: `wait` or await it"]
-pub struct Drain<'e>(Vec<Pending<'e, Ended>>);
+pub struct Drain<'e>(Vec<Pending<'e>>);
 
 impl<'e> Drain<'e> {
     /// Of all these contexts, which begin nothing new from now on.
     pub(crate) fn new(ports: &'e [Arc<Port>], within: Duration) -> Self {
         let begin = |port: &'e Arc<Port>| {
             let pending = Pending::new(PortRef::Borrowed(port), port.begin_drain());
-            if let Pending::Open(operation) = &pending {
-                operation.end_within(within);
-            }
+            pending.end_within(within);
             pending
         };
         Self(ports.iter().map(begin).collect())
@@ -119,7 +117,7 @@ impl<'e> Drain<'e> {
     /// # Errors
     /// [`DrainError`].
     pub fn wait(mut self) -> Result<(), DrainError> {
-        Ok(self.0.iter_mut().try_for_each(|pending| pending.wait().0)?)
+        Ok(self.0.iter_mut().try_for_each(|pending| ended(pending.wait()))?)
     }
 }
 
@@ -128,7 +126,7 @@ impl Future for Drain<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         while let Some(pending) = self.0.last_mut() {
-            ready!(pending.poll(context)).0?;
+            ended(ready!(pending.poll(context, true)))?;
             self.0.pop();
         }
         Poll::Ready(Ok(()))
@@ -210,7 +208,7 @@ impl Future for Ready<'_> {
     type Output = Result<(), Failure>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context).map(|ended| ended.0)
+        self.0.poll(context, true).map(ended)
     }
 }
 

@@ -11,15 +11,15 @@ use std::{
 use hg_bulk::{Limits, RangeRef, RemoteRange, TransferError};
 use hg_core::{
     error::Failure,
-    operations::{Moved, Near, OperationId, Outcome},
+    operations::{Moved, Near, Outcome},
 };
 use hg_na::{Begun, Direction, Rights, SharedBytes};
 
 use crate::{
     Peer,
-    inside::{Inside, innermost_of, is_in_handler, is_inside},
+    inside::{Inside, innermost_of, is_in_handler},
     lock::MutexGuard,
-    pending::{Pending, PortRef},
+    pending::{Made, Pending, PortRef},
     port::{Port, State},
 };
 
@@ -27,7 +27,7 @@ use crate::{
 ///
 /// Dropping it cancels the transfer. The memory stays registered until the transport is through with it.
 #[must_use = "dropping a transfer cancels it: `wait` or await it"]
-pub struct Transfer<'e>(Moving<'e>);
+pub struct Transfer<'e>(Pending<'e>);
 
 impl<'e> Transfer<'e> {
     #[inline]
@@ -39,7 +39,7 @@ impl<'e> Transfer<'e> {
         far: RemoteRange,
     ) -> Self {
         let made = port.start_transfer(peer, direction, local, (far, true));
-        Self(Moving::new(PortRef::Borrowed(port), made))
+        Self(Pending::new(PortRef::Borrowed(port), made))
     }
 
     /// Waits for the end, making progress in this thread.
@@ -50,7 +50,7 @@ impl<'e> Transfer<'e> {
     /// # Errors
     /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine, unless it is over already.
     pub fn wait(mut self) -> Result<(), TransferError> {
-        self.0.wait().map(drop)
+        moved(self.0.wait()).map(drop)
     }
 
     /// Ends the transfer after this time, counted from now, one way or the other.
@@ -70,7 +70,7 @@ impl Future for Transfer<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context).map(|outcome| outcome.map(drop))
+        self.0.poll(context, true).map(|outcome| moved(outcome).map(drop))
     }
 }
 
@@ -80,104 +80,31 @@ impl fmt::Debug for Transfer<'_> {
     }
 }
 
-/// What a transfer, a fetch and a view have in common.
-pub(crate) enum Moving<'e> {
-    /// It was done at once.
-    Done,
-    /// It was done at once, and so much before it that a round is due.
-    Due(PortRef<'e>),
-    Under(Pending<'e, Bytes>),
-}
-
-/// What came of it: the bytes of a view.
-pub(crate) struct Bytes(Result<Option<SharedBytes>, TransferError>);
-
-impl From<Outcome> for Bytes {
-    fn from(outcome: Outcome) -> Self {
-        Self(match outcome {
-            Outcome::Moved(moved) => moved.result,
-            Outcome::Failed(Failure::NotMade(error)) => Err(TransferError::NotMade(error)),
-            Outcome::Failed(Failure::WouldDeadlock) => Err(TransferError::WouldDeadlock),
-            _ => Err(TransferError::Closed),
-        })
+/// What came of a transfer: the bytes of a view.
+pub(crate) fn moved(outcome: Outcome) -> Result<Option<SharedBytes>, TransferError> {
+    match outcome {
+        Outcome::Moved(moved) => moved.result,
+        Outcome::Sent => Ok(None),
+        Outcome::Failed(Failure::NotMade(error)) => Err(TransferError::NotMade(error)),
+        Outcome::Failed(Failure::WouldDeadlock) => Err(TransferError::WouldDeadlock),
+        _ => Err(TransferError::Closed),
     }
 }
 
-impl<'e> Moving<'e> {
-    pub(crate) fn new(port: PortRef<'e>, made: Result<Made, TransferError>) -> Self {
-        let over = |result| Outcome::Moved(Moved::from(result));
-        let begun = match made {
-            Ok(Made::Over) => return Self::Done,
-            Ok(Made::Due) => return Self::Due(port),
-            Ok(Made::Open(id)) => Ok(id),
-            Ok(Made::Seen(bytes)) => Err(over(Ok(Some(bytes)))),
-            Err(error) => Err(over(Err(error))),
-        };
-        Self::Under(Pending::new(port, begun))
-    }
-
-    pub(crate) fn wait(&mut self) -> Result<Option<SharedBytes>, TransferError> {
-        match self {
-            Self::Under(pending) => return pending.wait().0,
-            Self::Due(port) if !is_inside(port.id) => {
-                port.progress_once();
-            }
-            Self::Due(_) | Self::Done => {}
-        }
-        *self = Self::Under(Pending::Taken);
-        Ok(None)
-    }
-
-    #[inline]
-    pub(crate) fn poll(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Option<SharedBytes>, TransferError>> {
-        if let Self::Under(pending) = self {
-            return pending.poll(context).map(|bytes| bytes.0);
-        }
-        *self = Self::Under(Pending::Taken);
-        Poll::Ready(Ok(None))
-    }
-
-    pub(crate) fn end_within(&self, deadline: Duration) {
-        if let Self::Under(Pending::Open(operation)) = self {
-            operation.end_within(deadline);
-        }
-    }
-
-    pub(crate) fn cancel(&self) {
-        if let Self::Under(pending) = self {
-            pending.cancel();
-        }
+impl From<Result<Self, TransferError>> for Made {
+    fn from(made: Result<Self, TransferError>) -> Self {
+        made.unwrap_or_else(|error| Self::over(Outcome::Moved(Moved::from(Err(error)))))
     }
 }
 
-impl fmt::Display for Moving<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::Under(Pending::Open(_)) => "under way",
-            Self::Done | Self::Due(_) | Self::Under(Pending::Over(_)) => "over",
-            Self::Under(Pending::Taken) => "taken",
-        })
-    }
+/// A view whose bytes were here already.
+fn seen(bytes: SharedBytes) -> Made {
+    Made::over(Outcome::Moved(Moved::from(Ok(Some(bytes)))))
 }
 
 #[cold]
 fn forked() -> TransferError {
     TransferError::NotMade(hg_na::Error::Forked)
-}
-
-/// How a transfer begins.
-pub(crate) enum Made {
-    /// It is under way.
-    Open(OperationId),
-    /// There was nothing to move, or the bytes were here already.
-    Over,
-    /// The same, and whoever waits for it is to make a round of progress.
-    Due,
-    /// The same for a view.
-    Seen(SharedBytes),
 }
 
 impl Port {
@@ -212,10 +139,10 @@ impl Port {
             if direction == Direction::Get { Rights::READ } else { Rights::WRITE },
         )?;
         if far.is_empty() {
-            return Ok(Made::Over);
+            return Ok(Made::Done);
         }
         if let (Direction::Get, Some(bytes)) = (direction, far.eager()) {
-            return local.fill(bytes).map(|()| Made::Over).map_err(TransferError::from);
+            return local.fill(bytes).map(|()| Made::Done).map_err(TransferError::from);
         }
         let mut state = self.enter_state().ok_or_else(forked)?;
         let is_driven_here = self.is_driven_here(&state);
@@ -227,7 +154,7 @@ impl Port {
             drop(state);
             if begun.finish() {
                 far.give_back();
-                return Ok(if is_due { Made::Due } else { Made::Over });
+                return Ok(if is_due { Made::Due } else { Made::Done });
             }
             state = self.enter_state().ok_or_else(forked)?; // Posting tells.
         }
@@ -254,7 +181,7 @@ impl Port {
         let begun = state.protocol.begin_fetch(owner.na, far, into, may_wait);
         let is_due = self.is_driven_here(&state) && state.protocol.operations.is_round_due();
         drop(state);
-        begun.finish().then_some(if is_due { Made::Due } else { Made::Over })
+        begun.finish().then_some(if is_due { Made::Due } else { Made::Done })
     }
 
     /// Starts a view; [`hg_na::Error::Unsupported`] where the bytes have to be pulled instead.
@@ -262,10 +189,10 @@ impl Port {
         self.check_peer(peer)?;
         self.check_remote(&far, Rights::READ)?;
         if far.is_empty() {
-            return Ok(Made::Seen(SharedBytes::from(Vec::new())));
+            return Ok(seen(SharedBytes::from(Vec::new())));
         }
         if let Some(bytes) = far.eager_view() {
-            return Ok(Made::Seen(bytes));
+            return Ok(seen(bytes));
         }
         if !self.shared.caps.views || far.only_region().is_none() {
             return Err(TransferError::NotMade(hg_na::Error::Unsupported("views of this memory")));

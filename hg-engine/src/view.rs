@@ -13,15 +13,15 @@ use hg_na::{Direction, Error, Memory, Rights, SharedBytes};
 
 use crate::{
     Peer,
-    pending::PortRef,
+    pending::{Made, Pending, PortRef},
     port::Port,
-    transfer::{Made, Moving},
+    transfer::moved,
 };
 
 /// Bytes of a peer on their way into a vector. Like [`crate::Transfer`].
 #[must_use = "dropping a fetch cancels it: `wait` or await it"]
 pub struct Fetch<'e> {
-    moving: Moving<'e>,
+    pending: Pending<'e>,
     into: Into,
 }
 
@@ -44,10 +44,9 @@ impl<'e> Fetch<'e> {
         remote: (RemoteRange, bool),
         into: Vec<u8>,
     ) -> Self {
-        match Self::start(&port, owner, remote, into) {
-            Ok((made, into)) => Self { moving: Moving::new(port, Ok(made)), into },
-            Err(error) => Self { moving: Moving::new(port, Err(error)), into: Into::Nothing },
-        }
+        let (made, into) = Self::start(&port, owner, remote, into)
+            .unwrap_or_else(|error| (Made::from(Err(error)), Into::Nothing));
+        Self { pending: Pending::new(port, made), into }
     }
 
     fn start(
@@ -59,7 +58,7 @@ impl<'e> Fetch<'e> {
         if let Some(bytes) = remote.eager() {
             into.clear();
             into.extend_from_slice(bytes);
-            return Ok((Made::Over, Into::Bytes(into)));
+            return Ok((Made::Done, Into::Bytes(into)));
         }
         resize(&mut into, remote.len())?;
         if let Some(made) = port.fetch_at_once(owner, &remote, &mut into, may_wait) {
@@ -76,19 +75,19 @@ impl<'e> Fetch<'e> {
     /// # Errors
     /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine, unless they are here already.
     pub fn wait(mut self) -> Result<Vec<u8>, TransferError> {
-        self.moving.wait()?;
+        moved(self.pending.wait())?;
         self.finish()
     }
 
     /// Ends the transfer after this time, counted from now, one way or the other.
     pub fn within(self, deadline: Duration) -> Self {
-        self.moving.end_within(deadline);
+        self.pending.end_within(deadline);
         self
     }
 
     /// Cancels the transfer; it ends with [`TransferError::Cancelled`] unless it has ended already.
     pub fn cancel(&self) {
-        self.moving.cancel();
+        self.pending.cancel();
     }
 
     fn finish(&mut self) -> Result<Vec<u8>, TransferError> {
@@ -109,14 +108,14 @@ impl Future for Fetch<'_> {
     type Output = Result<Vec<u8>, TransferError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        ready!(self.moving.poll(context))?;
+        moved(ready!(self.pending.poll(context, true)))?;
         Poll::Ready(self.finish())
     }
 }
 
 impl fmt::Debug for Fetch<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Fetch({})", self.moving)
+        write!(out, "Fetch({})", self.pending)
     }
 }
 
@@ -132,7 +131,7 @@ pub struct View<'e> {
 
 enum Stage<'e> {
     /// The transport was asked to show the bytes where they are.
-    Asking(Moving<'e>),
+    Asking(Pending<'e>),
     /// It cannot: a copy stands in.
     Copying(Fetch<'e>),
 }
@@ -140,7 +139,7 @@ enum Stage<'e> {
 impl<'e> View<'e> {
     pub(crate) fn new(port: &'e Arc<Port>, owner: Peer, remote: RemoteRange) -> Self {
         let made = port.start_view(owner, remote.clone());
-        let stage = Stage::Asking(Moving::new(PortRef::Borrowed(port), made));
+        let stage = Stage::Asking(Pending::new(PortRef::Borrowed(port), made));
         Self { port, stage, owner, remote, deadline: None }
     }
 
@@ -149,8 +148,8 @@ impl<'e> View<'e> {
     /// # Errors
     /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine.
     pub fn wait(mut self) -> Result<SharedBytes, TransferError> {
-        if let Stage::Asking(moving) = &mut self.stage {
-            let outcome = moving.wait();
+        if let Stage::Asking(pending) = &mut self.stage {
+            let outcome = moved(pending.wait());
             if let Some(seen) = self.seen_or_copy(outcome) {
                 return seen;
             }
@@ -161,23 +160,23 @@ impl<'e> View<'e> {
         }
     }
 
-    fn moving(&self) -> &Moving<'e> {
+    fn pending(&self) -> &Pending<'e> {
         match &self.stage {
-            Stage::Asking(moving) => moving,
-            Stage::Copying(fetch) => &fetch.moving,
+            Stage::Asking(pending) => pending,
+            Stage::Copying(fetch) => &fetch.pending,
         }
     }
 
     /// Ends the transfer after this time, counted from now, one way or the other.
     pub fn within(mut self, deadline: Duration) -> Self {
         self.deadline = self.port.now().checked_add(deadline);
-        self.moving().end_within(deadline);
+        self.pending().end_within(deadline);
         self
     }
 
     /// Cancels it; it ends with [`TransferError::Cancelled`] unless it has ended already.
     pub fn cancel(&self) {
-        self.moving().cancel();
+        self.pending().cancel();
     }
 
     /// The end of the first stage; `None` when the second one has begun.
@@ -191,7 +190,7 @@ impl<'e> View<'e> {
                 let port = PortRef::Borrowed(self.port);
                 let fetch = Fetch::new(port, self.owner, self.remote.clone(), true);
                 if let Some(at) = self.deadline {
-                    fetch.moving.end_within(at.saturating_duration_since(self.port.now()));
+                    fetch.pending.end_within(at.saturating_duration_since(self.port.now()));
                 }
                 self.stage = Stage::Copying(fetch);
                 None
@@ -205,8 +204,8 @@ impl Future for View<'_> {
     type Output = Result<SharedBytes, TransferError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Stage::Asking(moving) = &mut self.stage {
-            let outcome = ready!(moving.poll(context));
+        if let Stage::Asking(pending) = &mut self.stage {
+            let outcome = moved(ready!(pending.poll(context, true)));
             if let Some(seen) = self.seen_or_copy(outcome) {
                 return Poll::Ready(seen);
             }
@@ -222,7 +221,7 @@ impl Future for View<'_> {
 
 impl fmt::Debug for View<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "View({})", self.moving())
+        write!(out, "View({})", self.pending())
     }
 }
 

@@ -32,10 +32,10 @@ use crate::{
     frozen,
     inside::{Inside, in_handler},
     large::{Bound, Claim, check_len},
-    pending::PortRef,
+    pending::{Pending, PortRef},
     platform::{Platform, Thread},
     port::{Handler, Port, Run, Task, no_message},
-    transfer::Moving,
+    transfer::moved,
     view::Fetch,
 };
 
@@ -220,11 +220,11 @@ impl Taking<'_> {
     /// The bytes where they lie; `None`: they are to be pulled.
     async fn see(&self, descriptor: &Descriptor) -> Result<Option<Frozen>, Refusal> {
         let view = self.port.start_view(self.request.origin(), descriptor.into());
-        let mut view = Moving::new(PortRef::Borrowed(self.port), view);
+        let mut view = Pending::new(PortRef::Borrowed(self.port), view);
         if let Some(left) = self.left() {
             view.end_within(left);
         }
-        match self.unless_over(|context| view.poll(context)).await? {
+        match moved(self.unless_over(|context| view.poll(context, true)).await?) {
             // What its owner may write is copied: a handler is given a slice.
             Ok(seen) => Ok(seen.and_then(|it: SharedBytes| Frozen::try_from(it).ok())),
             Err(TransferError::NotMade(Error::Unsupported(_))) => Ok(None),
