@@ -29,7 +29,7 @@ use std::{
 };
 
 use hg_bulk::Local;
-use hg_core::{deferred::Deferred, header::Header, protocol::Ticket, registry::Registry};
+use hg_core::{deferred::Deferred, protocol::Ticket, registry::Registry};
 use hg_na::{Address, Caps, Completion, Context, Domain, Memory, Message, Rights, Waiter};
 
 use self::moving::{Movers, PATIENCE};
@@ -150,31 +150,6 @@ impl Shared {
 pub(crate) fn drop_handlers(handlers: Arc<Registry<Handler>>) {
     for handler in Arc::into_inner(handlers).into_iter().flat_map(Registry::into_handlers) {
         contain("a handler that was dropped", || drop(handler));
-    }
-}
-
-/// A request that leaves its round.
-pub(crate) struct Incoming {
-    pub(crate) from: hg_na::Peer,
-    pub(crate) header: Header,
-    pub(crate) payload: usize,
-    pub(crate) message: Message,
-}
-
-impl Incoming {
-    /// Takes a message out of its round.
-    pub(crate) fn take(
-        message: &mut Message,
-        from: hg_na::Peer,
-        header: &Header,
-        payload: usize,
-    ) -> Self {
-        let message = std::mem::replace(message, Message::inline(0));
-        Self { from, header: *header, payload, message }
-    }
-
-    pub(crate) fn payload(&self) -> &[u8] {
-        &self.message.as_slice()[self.payload..]
     }
 }
 

@@ -34,7 +34,7 @@ use crate::{
     inside::{Inside, in_handler},
     lock::MutexGuard,
     port::{
-        Due, Handler, Incoming, Leftovers, Port, Request, Run, Service, State, Task, drop_handlers,
+        Due, Handler, Leftovers, Port, Request, Run, Service, State, Task, drop_handlers,
         no_message,
     },
 };
@@ -134,8 +134,9 @@ impl Service for Server {
                 port.run_async(handler, request, message, count, start)
             }
             ServeKind::Async | ServeKind::Blocking => {
-                let incoming = Incoming::take(message, origin, header, payload);
-                port.run_elsewhere(handler.clone(), incoming, arrived);
+                let request = port.begin_apart(origin, header, arrived);
+                let message = std::mem::replace(message, Message::inline(0));
+                port.run_elsewhere(handler.clone(), request, (message, payload));
                 None
             }
         }
@@ -317,17 +318,17 @@ impl Port {
     fn run_elsewhere(
         self: &Arc<Self>,
         handler: Handler,
-        incoming: Incoming,
-        arrived: Option<Instant>,
+        request: Request,
+        (message, payload): (Message, usize),
     ) {
-        let origin = incoming.from;
-        let request = self.begin_apart(origin, &incoming.header, arrived);
         if let Some(runtime) = self.runtime_for(&handler) {
-            let task = places::own(runtime::serve(handler, request.clone(), incoming));
+            let task = runtime::serve(handler, request.clone(), (message, payload));
+            let task = places::own(task);
             return self.spawn_task(runtime, request, task);
         }
+        let origin = request.due().origin;
         let job = owed::job(handler, request, move |handler, request, answer| {
-            handler.run(request, incoming.payload(), answer, &mut None)
+            handler.run(request, &message.as_slice()[payload..], answer, &mut None)
         });
         self.run_blocking(origin, job);
     }

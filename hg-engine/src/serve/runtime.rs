@@ -15,6 +15,7 @@ use std::{
 };
 
 use hg_core::{rpc::ServeKind, table::Key};
+use hg_na::Message;
 
 use super::{
     owed::Owed,
@@ -28,7 +29,7 @@ use crate::{
     lock::Mutex,
     platform::Job,
     pool::Origin,
-    port::{Due, Handler, Incoming, Port, Run, Task, ToClose, no_message},
+    port::{Due, Handler, Port, Run, Task, ToClose, no_message},
     spawn::Runtime,
 };
 
@@ -73,7 +74,7 @@ impl ToClose for Slot {
 }
 
 impl Guest {
-    fn poll_task(&self, context: &mut Context<'_>) -> Option<Poll<(Run, hg_na::Message)>> {
+    fn poll_task(&self, context: &mut Context<'_>) -> Option<Poll<(Run, Message)>> {
         let mut place = self.slot.place.lock();
         let Place { task, waker } = &mut *place;
         let current = task.as_mut()?;
@@ -180,12 +181,15 @@ impl Port {
 }
 
 /// Calls an `async` handler, and polls its future.
-pub(super) async fn serve(handler: Handler, request: Request, incoming: Incoming) -> Ended {
+pub(super) async fn serve(
+    handler: Handler,
+    request: Request,
+    (message, payload): (Message, usize),
+) -> Ended {
     let (mut answer, mut future) = (no_message(), None);
-    let run = hg_bulk::reading(&incoming.message, || {
-        let payload = incoming.payload();
-        handler.run(&request, payload, &mut answer, &mut future)
+    let run = hg_bulk::reading(&message, || {
+        handler.run(&request, &message.as_slice()[payload..], &mut answer, &mut future)
     });
-    drop(incoming);
+    drop(message);
     places::finish((run, future), request.port(), &request.due(), answer).await
 }
