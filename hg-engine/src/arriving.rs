@@ -21,13 +21,18 @@ use crate::{
     view::Fetch,
 };
 
-/// A large result on its way here. The target is told when it was taken, or is not wanted.
+/// A large result on its way here.
 pub(crate) struct Arriving {
+    /// Ends first: the target frees the memory as soon as it is told.
+    fetch: Fetch<'static>,
+    claim: Claim,
+    offer: Offer,
+}
+
+/// What a target keeps for this side. Dropped, it tells the target that it was taken, or is not wanted.
+struct Offer {
     port: Arc<Port>,
     answer: Box<BulkAnswer>,
-    claim: Claim,
-    has_checksum: bool,
-    fetch: Option<Fetch<'static>>,
 }
 
 /// The bytes of a result, and whether they are the handler's own error.
@@ -40,77 +45,55 @@ impl Arriving {
         answer: Box<BulkAnswer>,
         waits: bool,
     ) -> Result<Self, Failure> {
-        let message = answer.message.as_slice();
-        let has_checksum = Header::decode(message).is_ok_and(|(header, _)| header.checksum);
-        let read = Claim::read(&message[answer.payload..]);
-        let claim = match read {
-            Ok(claim) => claim,
-            Err(error) => {
-                port.result_taken(&answer);
-                return Err(Failure::Decode(format!("where the result is: {error}")));
-            }
-        };
-        let mut arriving = Self { port, answer, claim, has_checksum, fetch: None };
-        let port = &arriving.port;
-        let (settings, len) = (&port.shared.settings, arriving.claim.descriptor.len());
+        let offer = Offer { port, answer };
+        let Offer { port, answer } = &offer;
+        let claim = Claim::read(&answer.message.as_slice()[answer.payload..])
+            .map_err(|error| Failure::Decode(format!("where the result is: {error}")))?;
+        let (settings, len) = (&port.shared.settings, claim.descriptor.len());
         check_len(settings, "the result, for this engine", len, Bound::Each)
             .map_err(Failure::Rejected)?;
-        let peer = Peer { na: arriving.answer.peer, port: port.id };
+        let peer = Peer { na: answer.peer, port: port.id };
+        let remote = ((&claim.descriptor).into(), waits && answer.deadline.is_none());
         let owned = PortRef::Owned(Arc::clone(port));
-        let may_wait = waits && arriving.answer.deadline.is_none();
-        let mut fetch = Fetch::new(owned, peer, (&arriving.claim.descriptor).into(), may_wait);
-        if let Some(at) = arriving.answer.deadline {
+        let mut fetch = Fetch::new(owned, peer, remote, Vec::new());
+        if let Some(at) = answer.deadline {
             fetch = fetch.within(at.saturating_duration_since(port.now()));
         }
-        arriving.fetch = Some(fetch);
-        Ok(arriving)
+        Ok(Self { fetch, claim, offer })
     }
 
-    pub(crate) fn wait(&mut self) -> Arrived {
-        let fetch = self.fetch.take().ok_or(Failure::Closed)?;
-        let pulled = fetch.wait();
-        self.finish(pulled)
+    pub(crate) fn wait(self) -> Arrived {
+        let Self { fetch, claim, offer } = self;
+        finish(fetch.wait(), &claim, &offer.answer)
     }
 
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Arrived> {
-        let Some(fetch) = &mut self.fetch else { return Poll::Ready(Err(Failure::Closed)) };
-        let pulled = ready!(Pin::new(fetch).poll(context));
-        self.fetch = None;
-        Poll::Ready(self.finish(pulled))
+        let pulled = ready!(Pin::new(&mut self.fetch).poll(context));
+        Poll::Ready(finish(pulled, &self.claim, &self.offer.answer))
     }
 
     /// Ends with [`Failure::Cancelled`] unless it has ended already.
     pub(crate) fn cancel(&self) {
-        if let Some(fetch) = &self.fetch {
-            fetch.cancel();
-        }
-    }
-
-    fn finish(&self, pulled: Result<Vec<u8>, TransferError>) -> Arrived {
-        let bytes = pulled.map_err(failure)?;
-        self.claim
-            .check(&bytes, self.has_checksum)
-            .map_err(|why| Failure::Decode(format!("the result: {why}")))?;
-        Ok((bytes, self.answer.handler_error))
+        self.fetch.cancel();
     }
 }
 
-impl Drop for Arriving {
-    fn drop(&mut self) {
-        // The transfer first: the target frees the memory as soon as it is told.
-        self.fetch = None;
-        self.port.result_taken(&self.answer);
-    }
+fn finish(pulled: Result<Vec<u8>, TransferError>, claim: &Claim, answer: &BulkAnswer) -> Arrived {
+    let bytes = pulled.map_err(failure)?;
+    let header = Header::decode(answer.message.as_slice());
+    let has_checksum = header.is_ok_and(|(header, _)| header.checksum);
+    let checked = claim.check(&bytes, has_checksum);
+    checked.map_err(|why| Failure::Decode(format!("the result: {why}")))?;
+    Ok((bytes, answer.handler_error))
 }
 
-impl Port {
-    /// Tells the target that its result may go.
+impl Drop for Offer {
     #[cold]
-    pub(crate) fn result_taken(&self, answer: &BulkAnswer) {
-        if let Some(mut state) = self.enter_state() {
-            state.protocol.tell(answer.peer, Kind::ResultTaken, answer.id);
+    fn drop(&mut self) {
+        if let Some(mut state) = self.port.enter_state() {
+            state.protocol.tell(self.answer.peer, Kind::ResultTaken, self.answer.id);
             drop(state);
-            self.notify();
+            self.port.notify();
         }
     }
 }

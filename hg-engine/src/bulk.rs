@@ -219,8 +219,7 @@ impl Engine {
     /// It is as long as the descriptor claims: look at [`Descriptor::len`] first when whoever sent it is not to be
     /// trusted with this process's memory. A claim that is too large to be served is an error.
     pub fn fetch(&self, owner: &Peer, remote: impl Into<RemoteRange>) -> Fetch<'_> {
-        let (port, owner) = self.steer_or_stay(owner);
-        Fetch::new(PortRef::Borrowed(port), owner, remote.into(), true)
+        self.fetch_into(owner, remote, Vec::new())
     }
 
     /// [`Engine::fetch`] into a vector that was there before: its memory is used again, its bytes and its length are not.
@@ -234,7 +233,7 @@ impl Engine {
         into: Vec<u8>,
     ) -> Fetch<'_> {
         let (port, owner) = self.steer_or_stay(owner);
-        Fetch::new_into(PortRef::Borrowed(port), owner, (remote.into(), true), into)
+        Fetch::new(PortRef::Borrowed(port), owner, (remote.into(), true), into)
     }
 
     /// Shows bytes of a peer's memory: without a copy where the transport and the memory allow it (memory
@@ -268,12 +267,12 @@ impl Request {
 
     /// Gets bytes of the caller's memory as a vector, as [`Engine::fetch`] does.
     pub fn fetch(&self, remote: impl Into<RemoteRange>) -> Fetch<'_> {
-        Fetch::new(PortRef::Borrowed(self.port()), self.origin(), remote.into(), true)
+        self.fetch_into(remote, Vec::new())
     }
 
     /// The same into a vector that was there before, as [`Engine::fetch_into`] does.
     pub fn fetch_into(&self, remote: impl Into<RemoteRange>, into: Vec<u8>) -> Fetch<'_> {
-        Fetch::new_into(PortRef::Borrowed(self.port()), self.origin(), (remote.into(), true), into)
+        Fetch::new(PortRef::Borrowed(self.port()), self.origin(), (remote.into(), true), into)
     }
 
     /// Puts bytes into the caller's memory, as [`Engine::push`] does.

@@ -121,7 +121,7 @@ impl<'e, R: Rpc> Call<'e, R> {
     fn wait_otherwise(self) -> Result<R::Output, CallError<R::Error>> {
         match self.state {
             CallState::Under(mut pending) => decode::<R>(pending.wait()),
-            CallState::Arriving(mut arriving) => arrived::<R>(arriving.wait()),
+            CallState::Arriving(arriving) => arrived::<R>(arriving.wait()),
             CallState::Taken => was_taken(),
         }
     }
@@ -305,7 +305,7 @@ fn decode_rare<R: Rpc>(
 ) -> Result<R::Output, CallError<R::Error>> {
     match outcome.unwrap_or_else(|| port.no_outcome()) {
         Outcome::Bulk(answer) => {
-            arrived::<R>(Arriving::new(Arc::clone(port), answer, true).and_then(|mut it| it.wait()))
+            arrived::<R>(Arriving::new(Arc::clone(port), answer, true).and_then(Arriving::wait))
         }
         outcome => decode::<R>(outcome),
     }

@@ -40,7 +40,7 @@ impl Port {
         let (size, holds_frozen) = holds_frozen(|| codec::Default::size(&wire));
         let size = size.map_err(unencodable)?;
         if holds_frozen {
-            return self.start_frozen_call::<R>(peer, (wire, size), header, deadline);
+            return self.start_call_apart::<R>(peer, (wire, size), header, deadline);
         }
         let start = header.encoded_len();
         if start + size > self.shared.caps.short_unexpected {
@@ -69,13 +69,7 @@ impl Port {
     ) -> Result<OperationId, Box<Failure>> {
         let start = header.encoded_len();
         if self.is_large(start + size, self.shared.caps.max_unexpected) {
-            self.check_large(size)?;
-            let mut bytes = hg_bulk::zeroed(size as u64).map_err(Failure::NotMade)?;
-            codec::Default::encode(&wire, &mut bytes)
-                .map_err(|error| unencodable(R::NAME, &error))?;
-            drop(wire); // As in `start_call`.
-            let (whose, bytes) = ((peer, R::NAME), (bytes, 0));
-            return Ok(self.start_large_call(whose, bytes, Vec::new(), header, deadline)?);
+            return self.start_call_apart::<R>(peer, (wire, size), header, deadline);
         }
         let mut message = if start + size <= COPIED_MAX {
             Message::from(vec![0; start + size])
@@ -92,9 +86,9 @@ impl Port {
         self.post_call(state, (peer, R::NAME), (header, start), deadline, &mut message)
     }
 
-    /// A call with frozen memory among its arguments.
+    /// A call whose arguments do not fit in a message, or with frozen memory among them.
     #[inline(never)]
-    fn start_frozen_call<R: Rpc>(
+    fn start_call_apart<R: Rpc>(
         &self,
         peer: Peer,
         (wire, size): (R::WireArgs<'_>, usize),

@@ -32,19 +32,14 @@ enum Into {
 }
 
 impl<'e> Fetch<'e> {
-    /// `may_wait`: whether this thread may be held up by the peer's memory.
-    pub(crate) fn new(port: PortRef<'e>, owner: Peer, remote: RemoteRange, may_wait: bool) -> Self {
-        Self::new_into(port, owner, (remote, may_wait), Vec::new())
-    }
-
-    /// The same into memory that is used again.
-    pub(crate) fn new_into(
+    /// Into memory that is used again. `may_wait`: whether this thread may be held up by the peer's memory.
+    pub(crate) fn new(
         port: PortRef<'e>,
         owner: Peer,
-        remote: (RemoteRange, bool),
+        (remote, may_wait): (RemoteRange, bool),
         into: Vec<u8>,
     ) -> Self {
-        let (made, into) = Self::start(&port, owner, remote, into)
+        let (made, into) = Self::start(&port, owner, (remote, may_wait), into)
             .unwrap_or_else(|error| (Made::from(Err(error)), Into::Nothing));
         Self { pending: Pending::new(port, made), into }
     }
@@ -188,7 +183,8 @@ impl<'e> View<'e> {
             Ok(Some(seen)) => Some(Ok(seen)),
             Ok(None) | Err(TransferError::NotMade(Error::Unsupported(_))) => {
                 let port = PortRef::Borrowed(self.port);
-                let fetch = Fetch::new(port, self.owner, self.remote.clone(), true);
+                let remote = (self.remote.clone(), true);
+                let fetch = Fetch::new(port, self.owner, remote, Vec::new());
                 if let Some(at) = self.deadline {
                     fetch.pending.end_within(at.saturating_duration_since(self.port.now()));
                 }

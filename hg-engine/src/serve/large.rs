@@ -234,7 +234,7 @@ impl Taking<'_> {
 
     async fn pull(&self, descriptor: &Descriptor) -> Result<Vec<u8>, Refusal> {
         let (port, origin) = (PortRef::Borrowed(self.port), self.request.origin());
-        let mut fetch = Fetch::new(port, origin, descriptor.into(), false);
+        let mut fetch = Fetch::new(port, origin, (descriptor.into(), false), Vec::new());
         if let Some(left) = self.left() {
             fetch = fetch.within(left);
         }
