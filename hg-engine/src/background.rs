@@ -13,6 +13,7 @@ const VAIN_MAX: u32 = 8;
 const TRIED: u32 = 16;
 
 /// What the background thread and the callers tell each other.
+#[derive(Default)]
 pub(crate) struct Background {
     /// Callers in `wait` right now; counted only where there is a background thread.
     pub(crate) callers: AtomicUsize,
@@ -34,27 +35,11 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    pub(crate) fn new() -> Self {
-        Self {
-            callers: AtomicUsize::new(0),
-            departures: AtomicUsize::new(0),
-            is_there: AtomicBool::new(false),
-            deep: AtomicBool::new(false),
-            come_back: AtomicBool::new(false),
-            is_aside: AtomicBool::new(false),
-            polls: Polls::default(),
-            spins: Spins::default(),
-            thread: OnceLock::new(),
-        }
-    }
-
     /// Ends its present park, or the next one.
     pub(crate) fn unpark(&self) {
         self.thread.get().inspect(|thread| thread.unpark());
     }
-}
 
-impl Background {
     /// The thread has given the role back: it stands aside as after a caller, if a poll is to have it (P4).
     pub(crate) fn make_way_for_polls(&self) {
         if self.polls.want.swap(false, Ordering::Relaxed) {

@@ -81,7 +81,7 @@ impl Alive {
             // A handler waits for no thread: it may run on that one, or keep from ending what that one waits for. Nor does
             // anybody wait for one that may be kept waiting by a peer's memory.
             let may_wait = me.as_ref() != Some(&thread) && !is_in_handler() && port.has_moved();
-            if may_wait && !join.join() {
+            if may_wait && !join() {
                 tracing::error!("a progress thread panicked");
             }
         }

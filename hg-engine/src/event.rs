@@ -25,7 +25,7 @@ use crate::{
     inside::is_inside,
     lock::MutexGuard,
     platform::Timer,
-    port::{Port, Role, State},
+    port::{Port, Role, Sleep, State},
 };
 
 /// The engine's place in a foreign event loop. One thread at a time, and one loop of a context.
@@ -120,7 +120,7 @@ impl EventLoop {
             return Some(None); // Whoever closes the engine wants the role, and wakes the loop afterwards.
         }
         drop(state);
-        let until = self.port.arm(role.work())?;
+        let until = self.port.arm(role.work(), Sleep::Whole)?;
         drop(role);
         let me = self.port.shared.platform.current();
         self.port.enter_state()?.followers.loop_runs_in(me, true);

@@ -38,6 +38,17 @@ impl<T> Mutex<T> {
         before();
         self.0.try_lock().inspect(|_| after())
     }
+
+    /// Takes it for a thread of a user's; `None` in a forked child, where a thread that the child lacks holds it for ever.
+    #[inline]
+    pub(crate) fn enter(&self, is_child: impl FnOnce() -> bool) -> Option<MutexGuard<'_, T>> {
+        self.try_lock().or_else(|| self.enter_contended(is_child))
+    }
+
+    #[cold]
+    fn enter_contended(&self, is_child: impl FnOnce() -> bool) -> Option<MutexGuard<'_, T>> {
+        (!is_child()).then(|| self.lock())
+    }
 }
 
 /// A lock is about to be taken.

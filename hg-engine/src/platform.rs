@@ -13,7 +13,7 @@ use std::{
     fmt, io,
     os::fd::AsFd,
     sync::Arc,
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -99,25 +99,13 @@ impl Timer for TimerFd {
 pub struct Spawned {
     /// Its name for others.
     pub thread: Thread,
-    /// What waits for its end.
-    pub join: Box<dyn Join>,
+    /// Waits for its end, and says whether its job has returned; otherwise it has panicked.
+    pub join: Box<dyn FnOnce() -> bool + Send>,
 }
 
 impl fmt::Debug for Spawned {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Spawned({:?})", self.thread)
-    }
-}
-
-/// Waits for the end of a thread.
-pub trait Join: Send {
-    /// Says whether its job has returned; otherwise it has panicked.
-    fn join(self: Box<Self>) -> bool;
-}
-
-impl Join for JoinHandle<()> {
-    fn join(self: Box<Self>) -> bool {
-        JoinHandle::join(*self).is_ok()
     }
 }
 
@@ -190,8 +178,9 @@ impl Platform for Machine {
     }
 
     fn spawn(&self, name: String, job: Job) -> io::Result<Spawned> {
-        let join = thread::Builder::new().name(name).spawn(job)?;
-        Ok(Spawned { thread: Thread::Machine(join.thread().clone()), join: Box::new(join) })
+        let handle = thread::Builder::new().name(name).spawn(job)?;
+        let thread = Thread::Machine(handle.thread().clone());
+        Ok(Spawned { thread, join: Box::new(move || handle.join().is_ok()) })
     }
 
     fn current(&self) -> Thread {

@@ -210,12 +210,7 @@ impl Pool {
 
     /// `None` in a forked child, where a thread that the child lacks may hold the lock for ever.
     fn enter(&self) -> Option<MutexGuard<'_, State>> {
-        self.state.try_lock().or_else(|| self.enter_contended())
-    }
-
-    #[cold]
-    fn enter_contended(&self) -> Option<MutexGuard<'_, State>> {
-        (self.platform.process() == self.process).then(|| self.state.lock())
+        self.state.enter(|| self.platform.process() != self.process)
     }
 
     /// Gives queued jobs to threads, as far as there are threads and shares.

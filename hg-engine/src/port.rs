@@ -42,7 +42,7 @@ pub(crate) use self::{
     held::Role,
     request::Due,
     state::State,
-    step::{Look, OutcomeOf, Patient},
+    step::{Look, OutcomeOf},
 };
 use crate::{
     background::Background,
@@ -197,7 +197,7 @@ pub(crate) struct Work {
     now: Instant,
     rounds_since_clock: u32,
     /// Those who wait for the role are told of nothing ([`Work::end_patience`]).
-    is_busy: bool,
+    pub(crate) is_busy: bool,
 }
 
 /// Rounds that share one reading of the clock while nobody sleeps.
@@ -278,7 +278,7 @@ impl Port {
             starting: AtomicU64::new(0),
             waiter,
             budget,
-            background: Background::new(),
+            background: Background::default(),
             guests: Guests::default(),
             sleeping: AtomicBool::new(false),
             movers: Movers::default(),
@@ -356,7 +356,7 @@ impl Port {
 
     /// Ends the sleep of whoever holds the role. The caller has made its change before.
     pub(crate) fn notify(&self) {
-        // SeqCst on both sides (here and in `prepare_sleep`): either the sleeper sees the change
+        // SeqCst on both sides (here and in `arm`): either the sleeper sees the change
         // after it has published its intent, or the intent is seen here.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) {
@@ -377,8 +377,9 @@ impl Port {
         self.interrupted.load(Ordering::Relaxed) && self.interrupted.swap(false, Ordering::Acquire)
     }
 
-    /// Publishes the intent to sleep and checks once more; gives the time until which to sleep.
-    fn prepare_sleep(&self, work: &mut Work, how: Sleep) -> Option<Option<Instant>> {
+    /// Publishes the intent to sleep and checks once more; gives the time until which to sleep. A foreign event loop sleeps by
+    /// itself then, on its descriptor.
+    pub(crate) fn arm(&self, work: &mut Work, how: Sleep) -> Option<Option<Instant>> {
         work.end_patience(self);
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -405,7 +406,7 @@ impl Port {
         limit: Option<Instant>,
         how: Sleep,
     ) -> Result<(), hg_na::Error> {
-        let Some(until) = self.prepare_sleep(work, how) else { return Ok(()) };
+        let Some(until) = self.arm(work, how) else { return Ok(()) };
         let until = [until, limit].into_iter().flatten().min();
         let timeout = until.map(|until| until.saturating_duration_since(self.now()));
         let result = if timeout.is_some_and(|timeout| timeout.is_zero()) {
@@ -413,17 +414,11 @@ impl Port {
         } else {
             self.waiter.wait(timeout)
         };
-        self.sleeping.store(false, Ordering::Relaxed);
-        work.rounds_since_clock = ROUNDS_PER_CLOCK;
+        self.disarm(work);
         result
     }
 
-    /// For foreign event loops: the same without sleeping; they sleep on the descriptor.
-    pub(crate) fn arm(&self, work: &mut Work) -> Option<Option<Instant>> {
-        self.prepare_sleep(work, Sleep::Whole)
-    }
-
-    /// For foreign event loops: the sleep is over.
+    /// The sleep is over.
     pub(crate) fn disarm(&self, work: &mut Work) {
         self.sleeping.store(false, Ordering::Relaxed);
         work.rounds_since_clock = ROUNDS_PER_CLOCK;
@@ -443,12 +438,6 @@ impl Work {
     #[inline]
     fn is_ready(&self) -> bool {
         self.is_ready.load(Ordering::Acquire)
-    }
-
-    /// Whether those who wait for the role are told of nothing.
-    #[inline]
-    pub(crate) fn is_busy(&self) -> bool {
-        self.is_busy
     }
 
     /// This thread waits itself: those who wait for it are to be told of what it finds.

@@ -57,6 +57,7 @@ use std::{
 use hg_core::operations::{OperationId, Outcome};
 
 use crate::{
+    background::Background,
     contain::{discard, panic_text},
     deferred,
     failure::no_thread,
@@ -64,7 +65,7 @@ use crate::{
     inside::{is_in_handler, is_inside, waiting},
     lock::MutexGuard,
     platform::{Spawned, Thread},
-    port::{Look, OutcomeOf, Patient, Port, Role, Sleep, State, Work},
+    port::{Look, OutcomeOf, Port, Role, Sleep, State, Work},
     settings::Wait,
 };
 
@@ -90,7 +91,7 @@ impl Port {
         mut role: Role<'p>,
         state: MutexGuard<'p, State>,
     ) -> Option<(Role<'p>, MutexGuard<'p, State>)> {
-        if !role.work().is_busy() {
+        if !role.work().is_busy {
             return Some((role, state));
         }
         drop(state);
@@ -438,15 +439,8 @@ impl Port {
     pub(crate) fn run_in_background(self: &Arc<Self>) {
         while !self.closing.load(Ordering::Relaxed) {
             if self.callers_left() {
-                let callers = &self.background.callers;
-                let polls = &self.background.polls;
-                let mut interrupted = |state: &mut State| {
-                    let ends = callers.load(Ordering::SeqCst) > 0
-                        || polls.want_the_role() && !state.protocol.is_busy();
-                    ends.then_some(())
-                };
                 while let Some((mut role, state)) = self.wait_for_role(None) {
-                    let found = self.drive(&mut role, state, &mut Patient(&mut interrupted));
+                    let found = self.drive(&mut role, state, &mut Others(&self.background));
                     if found.is_some() || !role.is_lost() {
                         break;
                     }
@@ -525,6 +519,24 @@ impl Port {
         }
         self.waiter.wake();
         self.background.unpark();
+    }
+}
+
+/// What the background thread makes progress for: until others do, or want to.
+struct Others<'p>(&'p Background);
+
+impl Look for Others<'_> {
+    type Found = ();
+
+    fn look(&mut self, state: &mut State) -> Option<()> {
+        let Background { callers, polls, .. } = self.0;
+        let ends = callers.load(Ordering::SeqCst) > 0
+            || polls.want_the_role() && !state.protocol.is_busy();
+        ends.then_some(())
+    }
+
+    fn may_wait(&self, _port: &Port, _transfer: OperationId) -> bool {
+        true
     }
 }
 

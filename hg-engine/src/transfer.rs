@@ -102,11 +102,6 @@ fn seen(bytes: SharedBytes) -> Made {
     Made::over(Outcome::Moved(Moved::from(Ok(Some(bytes)))))
 }
 
-#[cold]
-fn forked() -> TransferError {
-    TransferError::NotMade(hg_na::Error::Forked)
-}
-
 impl Port {
     /// Whether nobody but this thread makes progress: then nobody moves bytes while it goes on. A plain handler is told
     /// that it cannot wait, whatever it asked for.
@@ -144,7 +139,7 @@ impl Port {
         if let (Direction::Get, Some(bytes)) = (direction, far.eager()) {
             return local.fill(bytes).map(|()| Made::Done).map_err(TransferError::from);
         }
-        let mut state = self.enter_state().ok_or_else(forked)?;
+        let mut state = self.enter_state().ok_or(hg_na::Error::Forked)?;
         let is_driven_here = self.is_driven_here(&state);
         let at_once = if is_driven_here { u64::MAX } else { AT_ONCE };
         let how = (at_once, may_wait && !is_in_handler());
@@ -156,7 +151,7 @@ impl Port {
                 far.give_back();
                 return Ok(if is_due { Made::Due } else { Made::Done });
             }
-            state = self.enter_state().ok_or_else(forked)?; // Posting tells.
+            state = self.enter_state().ok_or(hg_na::Error::Forked)?; // Posting tells.
         }
         let near = Near::of(direction, local.to_range());
         self.start(state, peer, (near, far, Limits::of(self.shared.caps.max_transfer)))
@@ -199,7 +194,7 @@ impl Port {
         }
         let near = Near::View(far.len());
         let state = self.enter_state();
-        self.start(state.ok_or_else(forked)?, peer, (near, far, Limits::whole()))
+        self.start(state.ok_or(hg_na::Error::Forked)?, peer, (near, far, Limits::whole()))
     }
 
     fn start(

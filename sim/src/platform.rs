@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_engine::platform::{Job, Join, Platform, Spawned, Thread, Timer, Unpark};
+use hg_engine::platform::{Job, Platform, Spawned, Thread, Timer, Unpark};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::world::{self, Action, ProcessId, Source, ThreadId};
@@ -50,7 +50,8 @@ impl Platform for Virtual {
         }
         let id = world::spawn(self.process, job);
         world::pass();
-        Ok(Spawned { thread: Thread::Other(Arc::new(Parking(id))), join: Box::new(Joining(id)) })
+        let thread = Thread::Other(Arc::new(Parking(id)));
+        Ok(Spawned { thread, join: Box::new(move || world::join(id)) })
     }
 
     fn current(&self) -> Thread {
@@ -150,13 +151,5 @@ impl Unpark for Parking {
     fn unpark(&self) {
         world::unpark(self.0);
         world::pass();
-    }
-}
-
-struct Joining(ThreadId);
-
-impl Join for Joining {
-    fn join(self: Box<Self>) -> bool {
-        world::join(self.0)
     }
 }

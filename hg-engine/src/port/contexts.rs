@@ -20,7 +20,7 @@ use hg_core::table::{Key, Table};
 use hg_na::{Address, Error};
 
 use super::{Port, Shared};
-use crate::{Peer, inside::innermost, lock::Mutex, lock::MutexGuard, thread_number};
+use crate::{Peer, inside::innermost, lock::Mutex, thread_number};
 
 /// Ports and whole engines that this process ever had.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
@@ -97,7 +97,7 @@ impl Contexts {
 
     /// How a context knows a peer that is good for all; [`NOBODY`] once it is gone, and in a forked child.
     fn known_to(&self, port: &Port, peer: &Peer) -> hg_na::Peer {
-        let column = enter(port, &self.columns[usize::from(port.index)].0);
+        let column = self.columns[usize::from(port.index)].0.enter(|| port.is_forked());
         let known = column.and_then(|it| it.get(peer.na.index() as usize).copied());
         let known = known.filter(|known| known.key == key_of(peer));
         known.map_or(NOBODY, |known| known.na)
@@ -111,7 +111,7 @@ impl Contexts {
         let addresses = ports.iter().map(|port| port.address_for(&address));
         let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
         let [first, ..] = ports else { return Err(Error::UnknownPeer) };
-        let mut lookups = enter(first, &self.lookups).ok_or(Error::Forked)?;
+        let mut lookups = self.lookups.enter(|| first.is_forked()).ok_or(Error::Forked)?;
         let found = ports.iter().zip(addresses).map(|(port, it)| port.lookup_here(it));
         let found = found.collect::<Result<Vec<_>, _>>()?;
         if let Some(&key) = lookups.by_address.get(&address) {
@@ -128,7 +128,7 @@ impl Contexts {
         let key = lookups.entries.insert(address.clone());
         lookups.by_address.insert(address, key);
         for ((port, column), na) in ports.iter().zip(&self.columns).zip(found) {
-            let mut column = enter(port, &column.0).ok_or(Error::Forked)?;
+            let mut column = column.0.enter(|| port.is_forked()).ok_or(Error::Forked)?;
             let known = Known { key, na };
             match column.get_mut(key.index()) {
                 Some(place) => *place = known,
@@ -144,12 +144,13 @@ impl Contexts {
 
     /// The address that a peer was looked up by, while that is known.
     pub(crate) fn address_of(&self, port: &Port, peer: &Peer) -> Option<Address> {
-        enter(port, &self.lookups)?.entries.get(key_of(peer)).cloned()
+        self.lookups.enter(|| port.is_forked())?.entries.get(key_of(peer)).cloned()
     }
 
     /// Closes each context's connection to a peer.
     pub(crate) fn forget(&self, ports: &[Arc<Port>], peer: &Peer) {
-        let Some(mut lookups) = ports.first().and_then(|it| enter(it, &self.lookups)) else {
+        let Some(mut lookups) = ports.first().and_then(|it| self.lookups.enter(|| it.is_forked()))
+        else {
             return;
         };
         if lookups.entries.get(key_of(peer)).is_none() {
@@ -166,7 +167,9 @@ impl Contexts {
         }
         let mut lives = Vec::new();
         for (port, column) in ports.iter().zip(&self.columns) {
-            let Some(column) = enter(port, &column.0).map(|it| it.clone()) else { return };
+            let Some(column) = column.0.enter(|| port.is_forked()).map(|it| it.clone()) else {
+                return;
+            };
             lives.resize(column.len(), false);
             for (lives, known) in lives.chunks_mut(AT_A_TIME).zip(column.chunks(AT_A_TIME)) {
                 let Some(state) = port.enter_state() else { return };
@@ -262,12 +265,6 @@ impl Lookups {
 
 fn key_of(peer: &Peer) -> Key {
     Key::new(peer.na.index(), peer.na.generation())
-}
-
-/// Takes a lock; `None` in a forked child, where a thread that the child lacks holds it for ever.
-fn enter<'a, T>(port: &Port, lock: &'a Mutex<T>) -> Option<MutexGuard<'a, T>> {
-    let wait = || (!port.is_forked()).then(|| lock.lock());
-    lock.try_lock().or_else(wait)
 }
 
 #[cfg(test)]

@@ -39,22 +39,6 @@ impl<T, F: FnMut(&mut State) -> Option<T>> Look for F {
     }
 }
 
-/// Of a thread that may be held up.
-pub(crate) struct Patient<L>(pub(crate) L);
-
-impl<L: Look> Look for Patient<&mut L> {
-    type Found = L::Found;
-
-    #[inline(always)]
-    fn look(&mut self, state: &mut State) -> Option<L::Found> {
-        self.0.look(state)
-    }
-
-    fn may_wait(&self, _port: &Port, _transfer: OperationId) -> bool {
-        true
-    }
-}
-
 /// Waits for the outcome of a call.
 pub(crate) struct OutcomeOf<'a> {
     pub(crate) id: OperationId,

@@ -42,13 +42,9 @@ use crate::{
 /// What a request lends, by its own word.
 struct Lent {
     frozen: Vec<Descriptor>,
-    arguments: Arguments,
-}
-
-/// Encoded arguments.
-enum Arguments {
-    Here(Vec<u8>),
-    There(Claim),
+    /// The encoded arguments, unless they are there.
+    here: Vec<u8>,
+    there: Option<Claim>,
 }
 
 impl Lent {
@@ -57,12 +53,10 @@ impl Lent {
         if header.frozen {
             (frozen, payload) = frozen::read(payload)?;
         }
-        let arguments = if header.bulk {
-            Arguments::There(Claim::read(payload)?)
-        } else {
-            Arguments::Here(payload.to_vec())
-        };
-        Ok(Self { frozen, arguments })
+        if header.bulk {
+            return Ok(Self { frozen, here: Vec::new(), there: Some(Claim::read(payload)?) });
+        }
+        Ok(Self { frozen, here: payload.to_vec(), there: None })
     }
 }
 
@@ -180,11 +174,11 @@ impl Taking<'_> {
         }
         let unseen = || lent.frozen.iter().zip(&seen).filter(|(_, seen)| seen.is_none());
         let mut len = unseen().fold(0, |sum, (it, _)| it.len().saturating_add(sum));
-        if let Arguments::There(claim) = &lent.arguments {
+        if let Some(claim) = &lent.there {
             self.check("the arguments", claim.descriptor.len(), Bound::Each)?;
             len = claim.descriptor.len().saturating_add(len);
         }
-        let is_copied = matches!(lent.arguments, Arguments::There(_)) || unseen().next().is_some();
+        let is_copied = lent.there.is_some() || unseen().next().is_some();
         let mut share = None;
         if is_copied {
             // There is never room for more.
@@ -192,16 +186,13 @@ impl Taking<'_> {
             let share = share.insert(self.port.budget.share(self.request.due().origin, len));
             self.unless_over(|context| share.poll(context)).await?;
         }
-        let arguments = match lent.arguments {
-            Arguments::Here(bytes) => bytes,
-            Arguments::There(claim) => {
-                let bytes = self.pull(&claim.descriptor).await?;
-                claim
-                    .check(&bytes, self.request.has_checksum())
-                    .map_err(|why| (Status::Decode, format!("the arguments: {why}")))?;
-                bytes
-            }
-        };
+        let mut arguments = lent.here;
+        if let Some(claim) = lent.there {
+            arguments = self.pull(&claim.descriptor).await?;
+            claim
+                .check(&arguments, self.request.has_checksum())
+                .map_err(|why| (Status::Decode, format!("the arguments: {why}")))?;
+        }
         let mut frozen = Vec::with_capacity(seen.len());
         for (descriptor, seen) in lent.frozen.iter().zip(seen) {
             frozen.push(match seen {
