@@ -255,19 +255,14 @@ impl Serves {
         }
     }
 
-    /// One of those waits no more.
-    pub fn handle_left(&mut self) {
-        self.shrink();
-    }
-
     /// A peer has more than before.
     fn grow(&mut self, peer: Peer) {
         self.grown.push(peer);
         self.is_due = true;
     }
 
-    /// Somebody has less than before.
-    fn shrink(&mut self) {
+    /// Somebody has less than before, or an answer waits for room no more.
+    pub(crate) fn shrink(&mut self) {
         self.has_shrunk |= !self.shut.is_empty();
         self.is_due |= self.has_shrunk;
     }

@@ -19,12 +19,9 @@ mod shape;
 mod tests;
 mod trace;
 
-use std::{
-    fmt,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering},
 };
 
 pub use self::trace::VISITS_MAX;
@@ -33,7 +30,7 @@ use serde::Deserialize;
 use crate::rpc_id::RpcId;
 
 /// The signature of one RPC.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
     id: RpcId,
     words: Box<str>,
@@ -73,12 +70,6 @@ impl Signature {
     #[must_use]
     pub fn id(&self) -> RpcId {
         self.id
-    }
-}
-
-impl fmt::Debug for Signature {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Signature({} {})", self.id, self.words)
     }
 }
 

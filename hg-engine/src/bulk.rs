@@ -262,7 +262,7 @@ impl Request {
     /// arguments. Memory that the caller only forwards has another owner ([`Engine::owner_of`]).
     pub fn pull(&self, remote: impl Into<RemoteRange>, local: impl AsRange) -> Transfer<'_> {
         let (owner, local) = (self.origin(), local.as_range());
-        Transfer::start(self.port(), owner, Direction::Get, local, remote.into())
+        Transfer::start(&self.port, owner, Direction::Get, local, remote.into())
     }
 
     /// Gets bytes of the caller's memory as a vector, as [`Engine::fetch`] does.
@@ -272,12 +272,12 @@ impl Request {
 
     /// The same into a vector that was there before, as [`Engine::fetch_into`] does.
     pub fn fetch_into(&self, remote: impl Into<RemoteRange>, into: Vec<u8>) -> Fetch<'_> {
-        Fetch::new(PortRef::Borrowed(self.port()), self.origin(), (remote.into(), true), into)
+        Fetch::new(PortRef::Borrowed(&self.port), self.origin(), (remote.into(), true), into)
     }
 
     /// Puts bytes into the caller's memory, as [`Engine::push`] does.
     pub fn push(&self, local: impl AsRange, remote: impl Into<RemoteRange>) -> Transfer<'_> {
         let (owner, local) = (self.origin(), local.as_range());
-        Transfer::start(self.port(), owner, Direction::Put, local, remote.into())
+        Transfer::start(&self.port, owner, Direction::Put, local, remote.into())
     }
 }

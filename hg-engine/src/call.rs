@@ -48,7 +48,7 @@ impl CallOptions {
     /// the further target by itself.
     #[must_use]
     pub fn of(request: &Request) -> Self {
-        let now = || request.port().now();
+        let now = || request.port.now();
         let left = |deadline: Instant| deadline.saturating_duration_since(now());
         Self { deadline: request.deadline().map(left), ..Self::default() }
     }
@@ -213,6 +213,7 @@ impl<R: Rpc> fmt::Debug for Call<'_, R> {
 ///
 /// A call that could not be made (too many under way, say) is not sent: [`OneWay::accepted`], `wait` and awaiting
 /// say so; one that is dropped without a look leaves a warning in the log.
+#[derive(Debug)]
 pub struct OneWay<'e>(Pending<'e>);
 
 /// How something has ended that has no value.
@@ -259,12 +260,6 @@ impl Drop for OneWay<'_> {
         if let Some(Err(failure)) = self.0.detach().map(|outcome| ended(*outcome)) {
             tracing::warn!(%failure, "a one-way call was not sent, and nobody looked");
         }
-    }
-}
-
-impl fmt::Debug for OneWay<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("OneWay")
     }
 }
 

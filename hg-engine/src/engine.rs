@@ -558,6 +558,6 @@ impl Request {
     /// The engine, to call out with. It does not keep the engine open.
     #[must_use]
     pub fn engine(&self) -> Engine {
-        Engine::guest(Arc::clone(self.port()))
+        Engine::guest(Arc::clone(&self.port))
     }
 }

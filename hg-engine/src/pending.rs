@@ -202,7 +202,7 @@ impl Drop for Pending<'_> {
     }
 }
 
-impl fmt::Display for Pending<'_> {
+impl fmt::Debug for Pending<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self.made {
             Made::Open(_) => "under way",

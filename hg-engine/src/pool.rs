@@ -25,7 +25,7 @@ mod queues;
 
 use std::{
     collections::VecDeque,
-    fmt, io,
+    io,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -372,12 +372,6 @@ impl State {
         }
         self.queues.put_back(work);
         None
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Pool(at most {} threads)", self.threads_max)
     }
 }
 

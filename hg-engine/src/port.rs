@@ -29,7 +29,11 @@ use std::{
 };
 
 use hg_bulk::Local;
-use hg_core::{deferred::Deferred, protocol::Ticket, registry::Registry};
+use hg_core::{
+    deferred::Deferred,
+    protocol::{Protocol, Ticket},
+    registry::Registry,
+};
 use hg_na::{Address, Caps, Completion, Context, Domain, Memory, Message, Rights, Waiter};
 
 use self::moving::{Movers, PATIENCE};
@@ -48,6 +52,7 @@ use crate::{
     background::Background,
     budget::Budget,
     contain::contain,
+    followers::Followers,
     lock::{self, Mutex, MutexGuard},
     platform::Platform,
     pool::Pool,
@@ -266,7 +271,12 @@ impl Port {
             rounds_since_clock: 0,
             is_busy: false,
         };
-        let state = State::new(context, Box::new(work), &shared, shared.platform.now());
+        let (limits, max_control) = (&shared.settings.limits, shared.caps.max_control);
+        let state = State {
+            protocol: Protocol::new(context, limits, max_control, shared.platform.now()),
+            work: Some(Box::new(work)),
+            followers: Followers::default(),
+        };
         Self {
             index,
             id: shared.contexts.number_of(index),

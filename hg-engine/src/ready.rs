@@ -80,6 +80,7 @@ impl Engine {
 
 /// Room for another call ([`Engine::ready`]): a future, or `wait`. Dropped, it waits no longer.
 #[must_use = "it is told nothing unless it is asked: `wait` or await it"]
+#[derive(Debug)]
 pub struct Ready<'e>(Pending<'e>);
 
 impl<'e> Ready<'e> {
@@ -99,6 +100,7 @@ impl<'e> Ready<'e> {
 
 /// The end of all that is in service ([`Engine::drain`]): a future, or `wait`.
 #[must_use = "it says when the engine may be closed: `wait` or await it"]
+#[derive(Debug)]
 pub struct Drain<'e>(Vec<Pending<'e>>);
 
 impl<'e> Drain<'e> {
@@ -130,12 +132,6 @@ impl Future for Drain<'_> {
             self.0.pop();
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-impl fmt::Debug for Drain<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Drain")
     }
 }
 
@@ -209,11 +205,5 @@ impl Future for Ready<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll(context, true).map(ended)
-    }
-}
-
-impl fmt::Debug for Ready<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Ready")
     }
 }

@@ -239,7 +239,7 @@ impl Port {
         starts: &mut u64,
         start: Start<'_>,
     ) -> Option<MutexGuard<'_, State>> {
-        let number = self.begin_start(start.is_kept, starts, request.due());
+        let number = self.begin_start(start.is_kept, starts, request.due);
         request.make_cancellable(number);
         let request = &*request;
         let mut future = start.spares.pop();
@@ -248,7 +248,7 @@ impl Port {
             let (answer, future) = (&mut *start.answer, &mut future);
             in_handler(self.id, Inside::Plain, || handler.run(request, payload, answer, future))
         });
-        self.go_on(request.due(), (run, future), start)
+        self.go_on(request.due, (run, future), start)
     }
 
     /// An `async` handler is run to its future, in a round in which no cancellation can arrive. Most end in it, and are not
@@ -326,7 +326,7 @@ impl Port {
             let task = places::own(task);
             return self.spawn_task(runtime, request, task);
         }
-        let origin = request.due().origin;
+        let origin = request.due.origin;
         let job = owed::job(handler, request, move |handler, request, answer| {
             handler.run(request, &message.as_slice()[payload..], answer, &mut None)
         });

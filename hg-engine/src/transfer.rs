@@ -1,7 +1,6 @@
 //! A transfer under way: a future that needs no particular runtime, or `wait`.
 
 use std::{
-    fmt,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -27,6 +26,7 @@ use crate::{
 ///
 /// Dropping it cancels the transfer. The memory stays registered until the transport is through with it.
 #[must_use = "dropping a transfer cancels it: `wait` or await it"]
+#[derive(Debug)]
 pub struct Transfer<'e>(Pending<'e>);
 
 impl<'e> Transfer<'e> {
@@ -71,12 +71,6 @@ impl Future for Transfer<'_> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll(context, true).map(|outcome| moved(outcome).map(drop))
-    }
-}
-
-impl fmt::Debug for Transfer<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Transfer({})", self.0)
     }
 }
 

@@ -110,7 +110,7 @@ impl Future for Fetch<'_> {
 
 impl fmt::Debug for Fetch<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Fetch({})", self.pending)
+        write!(out, "Fetch({:?})", self.pending)
     }
 }
 
@@ -217,7 +217,7 @@ impl Future for View<'_> {
 
 impl fmt::Debug for View<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "View({})", self.pending())
+        write!(out, "View({:?})", self.pending())
     }
 }
 

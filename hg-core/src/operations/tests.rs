@@ -309,7 +309,7 @@ fn after_the_close_no_piece_is_to_be_moved_although_some_have_waited_for_one_tha
     let mut own = own_peer();
     let [first, second] = [(); 2].map(|()| pull(&mut calls, &mut own));
     let moving = calls.next_move(own.1.as_mut()).unwrap();
-    assert!(moving.transfer() == first && calls.next_move(own.1.as_mut()).is_none());
+    assert!(moving.id == first && calls.next_move(own.1.as_mut()).is_none());
     calls.close(&Failure::Closed, &TransferError::Closed);
     calls.handle_moved(moving, Came::Over, None);
     assert!(!calls.has_moves(), "a round would follow the other for ever");
@@ -332,7 +332,7 @@ fn transfers_that_end_before_their_turn_with_a_peer_are_forgotten_however_long_a
     assert!(calls.next_move(own.1.as_mut()).is_none());
     calls.handle_moved(moving, Came::Over, Some(own.1.as_mut()));
     assert!(calls.is_settled(first) && !calls.is_settled(last));
-    assert_eq!(calls.next_move(own.1.as_mut()).map(|it| it.transfer()), Some(last));
+    assert_eq!(calls.next_move(own.1.as_mut()).map(|it| it.id), Some(last));
 }
 
 #[derive(Debug, Clone, Copy)]

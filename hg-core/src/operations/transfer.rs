@@ -118,18 +118,11 @@ impl Transfer {
 /// A piece of a transfer that this side moves by itself: [`crate::protocol::Protocol::begin_move`].
 #[derive(Debug)]
 pub struct Move {
-    id: OperationId,
+    /// Of which transfer it is a piece.
+    pub id: OperationId,
     peer: Peer,
     piece: Piece,
     pub(crate) op: Op,
-}
-
-impl Move {
-    /// Of which it is a piece.
-    #[must_use]
-    pub fn transfer(&self) -> OperationId {
-        self.id
-    }
 }
 
 /// What became of a piece that this side was to move.

@@ -71,9 +71,9 @@ fn an_origin_that_takes_no_answers_is_not_admitted_and_others_are() {
     let takes = |takes: bool| move |_| takes;
     assert_eq!(serves.poll_admission(takes(false)), Some(Admission::OfPeer(ORIGIN, false)));
     assert_eq!(serves.poll_admission(takes(false)), None);
-    serves.handle_left();
+    serves.shrink();
     assert_eq!(serves.poll_admission(takes(false)), None);
-    serves.handle_left();
+    serves.shrink();
     assert_eq!(serves.poll_admission(takes(true)), Some(Admission::OfPeer(ORIGIN, true)));
     assert_eq!(serves.in_service(), 0);
 }

@@ -65,7 +65,7 @@ impl Port {
         let Some(moving) = state.protocol.next_move() else { return };
         let has_loop = state.followers.has_loop();
         drop(state);
-        let is_here = !has_loop && may_wait(moving.transfer());
+        let is_here = !has_loop && may_wait(moving.id);
         let taken = Taken { port: Arc::clone(self), moving: Some(moving) };
         match is_here.then(|| self.begin_moving()).flatten() {
             Some(running) => taken.run(Some((role, running))),

@@ -24,8 +24,8 @@ use crate::Peer;
 /// `serve_async` are given it by value.
 #[derive(Clone)]
 pub struct Request {
-    port: Arc<Port>,
-    due: Due,
+    pub(crate) port: Arc<Port>,
+    pub(crate) due: Due,
     /// When it has arrived, and the nanoseconds that it had left then; where it has a deadline.
     arrived: Option<Instant>,
     remaining_ns: Option<u64>,
@@ -44,7 +44,7 @@ pub(crate) struct Due {
     pub(crate) id: u64,
     /// Whether there is to be one: not for one-way calls.
     answered: bool,
-    checksum: bool,
+    pub(crate) checksum: bool,
 }
 
 impl Due {
@@ -132,15 +132,6 @@ impl Request {
         self.can_be_cancelled = true;
     }
 
-    #[inline]
-    pub(crate) fn due(&self) -> Due {
-        self.due
-    }
-
-    pub(crate) fn port(&self) -> &Arc<Port> {
-        &self.port
-    }
-
     fn cancel_token(&self) -> Option<&CancelToken> {
         self.can_be_cancelled.then(|| self.cancel.get_or_init(|| self.token()))
     }
@@ -182,11 +173,6 @@ impl Request {
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.arrived?.checked_add(Duration::from_nanos(self.remaining_ns?))
-    }
-
-    /// Whether the origin asked for checksums.
-    pub(crate) fn has_checksum(&self) -> bool {
-        self.due.checksum
     }
 
     /// Whether an answer is due: not for one-way calls.

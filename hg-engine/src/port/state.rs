@@ -3,9 +3,8 @@
 use std::time::Instant;
 
 use hg_core::protocol::Protocol;
-use hg_na::Context;
 
-use super::{Shared, Work};
+use super::Work;
 use crate::{followers::Followers, platform::Platform};
 
 pub(crate) struct State {
@@ -17,19 +16,6 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(super) fn new(
-        context: Box<dyn Context>,
-        work: Box<Work>,
-        shared: &Shared,
-        now: Instant,
-    ) -> Self {
-        Self {
-            protocol: Protocol::new(context, &shared.settings.limits, shared.caps.max_control, now),
-            work: Some(work),
-            followers: Followers::default(),
-        }
-    }
-
     /// The role, if nobody has it and it is not kept for another thread than this one: for one that waits for a call of its own, or
     /// only makes progress.
     #[inline(always)]

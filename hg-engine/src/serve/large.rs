@@ -83,7 +83,7 @@ pub(crate) fn serve(
     let lent = Lent::read(&header, payload).map_err(|error| (Status::Decode, error.to_string()));
     if handler.kind == ServeKind::Blocking && port.has_pool() {
         let job = owed::job(handler, request, move |handler, request, answer| {
-            let platform = &request.port().shared.platform;
+            let platform = &request.port.shared.platform;
             match block_on(platform.as_ref(), pin!(take(request, &header, lent))) {
                 Ok(taken) => taken.run(handler, request, answer),
                 Err((status, text)) => request.fail(status, &text, answer),
@@ -111,7 +111,7 @@ async fn take(
     header: &Header,
     lent: Result<Lent, Refusal>,
 ) -> Result<Taken, Refusal> {
-    let (port, origin) = (request.port(), request.due().origin);
+    let (port, origin) = (&request.port, request.due.origin);
     let taken = match lent {
         Ok(lent) => Taking { port, request }.all(lent).await,
         Err(refusal) => Err(refusal),
@@ -183,14 +183,14 @@ impl Taking<'_> {
         if is_copied {
             // There is never room for more.
             self.check("the arguments", len, Bound::Held)?;
-            let share = share.insert(self.port.budget.share(self.request.due().origin, len));
+            let share = share.insert(self.port.budget.share(self.request.due.origin, len));
             self.unless_over(|context| share.poll(context)).await?;
         }
         let mut arguments = lent.here;
         if let Some(claim) = lent.there {
             arguments = self.pull(&claim.descriptor).await?;
             claim
-                .check(&arguments, self.request.has_checksum())
+                .check(&arguments, self.request.due.checksum)
                 .map_err(|why| (Status::Decode, format!("the arguments: {why}")))?;
         }
         let mut frozen = Vec::with_capacity(seen.len());
@@ -274,7 +274,7 @@ impl Taken {
 
 /// Runs a handler with what was taken. One that may block answers by itself.
 async fn run(handler: Handler, request: Request, taken: Taken) -> Ended {
-    let (port, due) = (Arc::clone(request.port()), request.due());
+    let (port, due) = (Arc::clone(&request.port), request.due);
     let (mut answer, mut future) = (no_message(), None);
     if handler.kind == ServeKind::Blocking {
         let run = |handler: &_, request: &_, answer: &mut _| taken.run(handler, request, answer);

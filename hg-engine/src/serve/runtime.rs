@@ -153,7 +153,7 @@ impl Port {
     pub(crate) fn spawn_task(self: &Arc<Self>, runtime: &Runtime, request: Request, task: Task) {
         let place = Mutex::new(Place { task: Some(task), waker: None });
         let slot = Arc::new(Slot { place, is_closed: AtomicBool::new(false) });
-        let (due, port) = (request.due(), Arc::clone(self));
+        let (due, port) = (request.due, Arc::clone(self));
         let Some(key) = self.guests.insert(Arc::clone(&slot) as Arc<dyn ToClose>) else {
             return slot.close();
         };
@@ -191,5 +191,5 @@ pub(super) async fn serve(
         handler.run(&request, &message.as_slice()[payload..], &mut answer, &mut future)
     });
     drop(message);
-    places::finish((run, future), request.port(), &request.due(), answer).await
+    places::finish((run, future), &request.port, &request.due, answer).await
 }
