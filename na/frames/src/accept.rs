@@ -76,7 +76,7 @@ impl<T: Transport> FramedContext<T> {
     /// Whether the listeners are heard.
     pub(crate) fn hear_listeners(&self, what: EpollFlags) {
         for listener in &self.listeners {
-            let changed = self.waiter.change(listener.fd(), LISTENER, what);
+            let changed = self.waiter.set.change(listener.fd(), LISTENER, what);
             debug_assert!(changed.is_ok(), "a descriptor of the set is changed");
         }
     }

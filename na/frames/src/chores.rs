@@ -37,7 +37,7 @@ impl<T: Transport> FramedContext<T> {
         }
         self.must_ask = !told.is_empty();
         let moved = !told.is_empty();
-        for (name, _) in told.drain(..) {
+        for name in told.drain(..) {
             match u32::try_from(name) {
                 Ok(place) => self.attend(place, now),
                 Err(_) if name == LISTENER => self.accept(now),
@@ -51,16 +51,12 @@ impl<T: Transport> FramedContext<T> {
 
     pub(crate) fn watch(&mut self, place: u32, mut lifeline: Lifeline) {
         let interest = lifeline.changed_interest().unwrap_or(EpollFlags::empty());
-        let watched = self.waiter.add(lifeline.fd(), u64::from(place), interest);
+        let watched = self.waiter.set.add(lifeline.fd(), u64::from(place), interest);
         if let Some(link) = self.links.at(place) {
             link.way.own.lifeline = Some(lifeline);
         }
         if let Err(error) = watched {
-            let reason = match error {
-                Error::Limit { .. } => GoneReason::Exhausted(error.to_string().into()),
-                _ => GoneReason::Unreachable(error.to_string().into()),
-            };
-            self.end_now(place, reason);
+            self.end_now(place, limits::unreachable("epoll_ctl", &error));
         }
     }
 
@@ -160,7 +156,7 @@ impl<T: Transport> FramedContext<T> {
         };
         lifeline.flush();
         if let Some(interest) = lifeline.changed_interest() {
-            let changed = waiter.change(lifeline.fd(), u64::from(place), interest);
+            let changed = waiter.set.change(lifeline.fd(), u64::from(place), interest);
             debug_assert!(changed.is_ok(), "a descriptor of the set is changed");
         }
     }

@@ -208,7 +208,7 @@ pub struct FramedContext<T: Transport> {
     empty_rounds: u32,
     /// Since the kernel was asked.
     rounds: u32,
-    pub(crate) told: Vec<(u64, EpollFlags)>,
+    pub(crate) told: Vec<u64>,
     /// The endpoint cannot be used any more.
     pub(crate) broken: Option<Error>,
 }
@@ -283,7 +283,7 @@ impl<T: Transport> FramedContext<T> {
         }
         self.rounds += 1;
         let is_time = self.empty_rounds >= ASK_AFTER || self.rounds >= ASK_ROUNDS;
-        let is_told = self.must_ask || self.waiter.has_told();
+        let is_told = self.must_ask || self.waiter.set.has_told();
         if slept || is_told || is_time || self.must_drain() {
             (self.empty_rounds, self.rounds) = (0, 0);
             moved |= self.attend_lifelines(now)?;

@@ -44,6 +44,6 @@ pub use owner::Owner;
 pub use record::{Greeting, Record};
 pub use sending::{Lane, Sending};
 pub use strangers::Strangers;
-pub use table::Table;
+pub use table::{Key, Table};
 pub use transfer::{ACCESS_LEN, Access, Transfer};
 pub use verdict::{VERDICT_LEN, Verdict};

@@ -15,7 +15,7 @@ use crate::{
     initiator::{Given, Lent},
     link::{Limits, Link, Standing, TRANSFERS},
     sending::{Lane, Sending, ended},
-    table::Table,
+    table::{Key, Table},
     transfer::{self, Transfer},
 };
 
@@ -72,12 +72,6 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
         }
     }
 
-    /// What each handle takes.
-    #[must_use]
-    pub fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
     /// The handle of the peer that is looked up there, a new one where there is none.
     pub fn look_up(&mut self, target: K, way: impl FnOnce() -> W) -> Peer {
         if let Some(peer) = self.by_target.get(&target) {
@@ -100,23 +94,28 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
     }
 
     fn add(&mut self, target: Option<K>, way: W) -> Peer {
-        let (index, generation) = self.table.reserve();
-        let peer = Peer::new(index ^ self.mark, generation);
-        self.table.put(index, generation, Box::new(Link::new(peer, target, way)));
+        let key = self.table.reserve();
+        let peer = Peer::new(key.index ^ self.mark, key.generation);
+        self.table.put(key, Box::new(Link::new(peer, target, way)));
         peer
+    }
+
+    /// Its name in the table. Of one without the mark it is beyond the table's end.
+    #[inline]
+    fn key(&self, peer: Peer) -> Key {
+        Key { index: peer.index() ^ self.mark, generation: peer.generation() }
     }
 
     /// A peer, to be read.
     #[must_use]
     pub fn get(&self, peer: Peer) -> Option<&Link<K, W>> {
-        self.table.get(peer.index() ^ self.mark, peer.generation())
+        self.table.get(self.key(peer))
     }
 
     /// A peer, to be changed.
     #[inline]
     pub fn find(&mut self, peer: Peer) -> Option<&mut Link<K, W>> {
-        // One without the mark is beyond the end then.
-        self.table.find(peer.index() ^ self.mark, peer.generation())
+        self.table.find(self.key(peer))
     }
 
     /// The present peer of an index.
@@ -206,7 +205,7 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
 
     fn check(&mut self, op: &Op, held: impl FnOnce(&W) -> usize) -> Result<(), Error> {
         let (peer, limits) = (op.peer(), self.limits);
-        if self.table.is_past(peer.index() ^ self.mark, peer.generation()) {
+        if self.table.is_past(self.key(peer)) {
             return Err(Error::PeerGone(GoneReason::Ended));
         }
         let link = self.find(peer).ok_or(Error::UnknownPeer)?;
@@ -343,8 +342,9 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
             && self.has_admissible()
             && let Some(peer) = self.withholding.pop_front()
         {
-            let Self { table, held, mark, .. } = self;
-            let Some(link) = table.find(peer.index() ^ *mark, peer.generation()) else { continue };
+            let key = self.key(peer);
+            let Self { table, held, .. } = self;
+            let Some(link) = table.find(key) else { continue };
             link.is_withholding = false;
             if !link.is_admitted {
                 continue;
@@ -399,7 +399,7 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
 
     /// Drops a peer of which nobody has heard.
     pub fn drop_unmet(&mut self, peer: Peer) {
-        self.table.release(peer.index() ^ self.mark, peer.generation());
+        self.table.release(self.key(peer));
     }
 
     /// What a peer had sent, and waits for admission, is nobody's any more. Says whether the peer has ended: then its last word

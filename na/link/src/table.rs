@@ -1,5 +1,29 @@
 //! Values in places that are used again, each time under a new generation: peers, connections.
 
+/// Names a value: its place, and which generation of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// The place.
+    pub index: u32,
+    /// How often it had been used before.
+    pub generation: u32,
+}
+
+impl Key {
+    /// Both in one number.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// The key of a number.
+    #[must_use]
+    pub fn of(number: u64) -> Self {
+        let half = |number: u64| u32::try_from(number & 0xffff_ffff).expect("32 bits");
+        Self { index: half(number), generation: half(number >> 32) }
+    }
+}
+
 /// One place of a table.
 #[derive(Debug)]
 struct Place<T> {
@@ -22,47 +46,47 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// A free place and its generation; [`Table::put`] fills it.
-    pub fn reserve(&mut self) -> (u32, u32) {
+    /// A free place; [`Table::put`] fills it.
+    pub fn reserve(&mut self) -> Key {
         self.used += 1;
         if let Some(index) = self.free.pop() {
-            return (index, self.places[index as usize].generation);
+            return Key { index, generation: self.places[index as usize].generation };
         }
         let index = u32::try_from(self.places.len()).expect("fewer than 2^32 at a time");
         self.places.push(Place { generation: 0, value: None });
-        (index, 0)
+        Key { index, generation: 0 }
     }
 
     #[inline]
-    fn place(&mut self, index: u32, generation: u32) -> Option<&mut Place<T>> {
-        self.places.get_mut(index as usize).filter(|place| place.generation == generation)
+    fn place(&mut self, key: Key) -> Option<&mut Place<T>> {
+        self.places.get_mut(key.index as usize).filter(|place| place.generation == key.generation)
     }
 
     /// Fills a place that was reserved, or puts back what was taken out.
     #[inline]
-    pub fn put(&mut self, index: u32, generation: u32, value: Box<T>) {
-        if let Some(place) = self.place(index, generation) {
+    pub fn put(&mut self, key: Key, value: Box<T>) {
+        if let Some(place) = self.place(key) {
             place.value = Some(value);
         }
     }
 
     /// Takes a value out; its place stays its own.
     #[inline]
-    pub fn take(&mut self, index: u32, generation: u32) -> Option<Box<T>> {
-        self.place(index, generation)?.value.take()
+    pub fn take(&mut self, key: Key) -> Option<Box<T>> {
+        self.place(key)?.value.take()
     }
 
     /// A value, to be changed.
     #[inline]
-    pub fn find(&mut self, index: u32, generation: u32) -> Option<&mut T> {
-        self.place(index, generation)?.value.as_deref_mut()
+    pub fn find(&mut self, key: Key) -> Option<&mut T> {
+        self.place(key)?.value.as_deref_mut()
     }
 
     /// A value, to be read.
     #[must_use]
-    pub fn get(&self, index: u32, generation: u32) -> Option<&T> {
-        let place = self.places.get(index as usize)?;
-        place.value.as_deref().filter(|_| place.generation == generation)
+    pub fn get(&self, key: Key) -> Option<&T> {
+        let place = self.places.get(key.index as usize)?;
+        place.value.as_deref().filter(|_| place.generation == key.generation)
     }
 
     /// The present value of a place.
@@ -72,19 +96,19 @@ impl<T> Table<T> {
 
     /// Whether a place had this generation once, and has it no more.
     #[must_use]
-    pub fn is_past(&self, index: u32, generation: u32) -> bool {
-        let place = self.places.get(index as usize);
-        place.is_some_and(|place| generation < place.generation)
+    pub fn is_past(&self, key: Key) -> bool {
+        let place = self.places.get(key.index as usize);
+        place.is_some_and(|place| key.generation < place.generation)
     }
 
     /// Drops a value, if it is there, and frees its place.
-    pub fn release(&mut self, index: u32, generation: u32) {
-        let Some(place) = self.place(index, generation) else { return };
+    pub fn release(&mut self, key: Key) {
+        let Some(place) = self.place(key) else { return };
         place.value = None;
         // A place that has seen every generation is not used again.
-        if let Some(next) = generation.checked_add(1) {
+        if let Some(next) = key.generation.checked_add(1) {
             place.generation = next;
-            self.free.push(index);
+            self.free.push(key.index);
         }
         self.used -= 1;
     }
@@ -124,19 +148,19 @@ mod tests {
     #[test]
     fn a_place_is_used_again_and_its_former_names_find_nothing() {
         let mut table = Table::default();
-        let (index, first) = table.reserve();
-        table.put(index, first, Box::new('a'));
-        assert_eq!((table.get(index, first), table.len()), (Some(&'a'), 1));
-        let taken = table.take(index, first).unwrap();
-        assert!(table.find(index, first).is_none() && table.len() == 1, "its place is its own");
-        table.put(index, first, taken);
-        table.release(index, first);
-        assert!(table.is_empty() && table.is_past(index, first));
-        let (again, second) = table.reserve();
-        table.put(again, second, Box::new('b'));
-        assert!(again == index && second != first && table.get(index, first).is_none());
-        assert!(!table.is_past(again, second) && table.at(index) == Some(&mut 'b'));
-        table.release(index, first);
+        let first = table.reserve();
+        table.put(first, Box::new('a'));
+        assert_eq!((table.get(first), table.len()), (Some(&'a'), 1));
+        let taken = table.take(first).unwrap();
+        assert!(table.find(first).is_none() && table.len() == 1, "its place is its own");
+        table.put(first, taken);
+        table.release(first);
+        assert!(table.is_empty() && table.is_past(first));
+        let second = table.reserve();
+        table.put(second, Box::new('b'));
+        assert!(second.index == first.index && second != first && table.get(first).is_none());
+        assert!(!table.is_past(second) && table.at(second.index) == Some(&mut 'b'));
+        table.release(first);
         assert_eq!(table.iter().collect::<Vec<_>>(), [&'b'], "an old name frees nothing");
     }
 }

@@ -1,5 +1,5 @@
-//! What several transports are made of: no `unsafe`, and no I/O but questions to the system about its limits, and reading the
-//! file of a key.
+//! What several transports are made of: no `unsafe`, and no I/O but waiting for it, questions to the system about its limits, and
+//! reading the file of a key.
 //!
 //! | part | what |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | [`Refusals`] | which kinds of operations a peer was refused for want of room |
 //! | [`limits`] | limits of the operating system, in words that say what to do |
 //! | [`place`] | host and port, as addresses say them |
+//! | [`WaitSet`] | what a context sleeps on |
 //! | [`Subnet`] | a range of internet addresses |
 //! | [`Reader`] | reads a domain's settings |
 //! | [`bounds`] | the settings that all transports over a network have |
@@ -31,8 +32,10 @@ mod refusals;
 pub mod regions;
 mod settings;
 mod subnet;
+mod wait_set;
 
 pub use flush::Flush;
 pub use refusals::Refusals;
 pub use settings::{MAX_HELD_MIB, Reader};
 pub use subnet::Subnet;
+pub use wait_set::{FREE_NAME, WaitSet};

@@ -22,17 +22,14 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Error, Exchange, Exchanged, GoneReason, Harvest, Identity,
-    Message, Op, OpId, Peer, Rejected, Tag, Token, Told, Waiter,
+    Address, Completion, Context, Error, Exchange, Exchanged, GoneReason, Identity, Message, Op,
+    OpId, Peer, Rejected, Tag, Token, Told, Waiter,
 };
-use hg_na_link::{Strangers, sending::new_message, strangers::Scarcity};
+use hg_na_link::{Strangers, Table, sending::new_message, strangers::Scarcity};
 use hg_na_memory::NotInherited;
-use hg_na_parts::limits::os_error;
-use mio::{
-    Interest,
-    net::{TcpListener, TcpStream},
-};
+use hg_na_parts::{FREE_NAME, WaitSet, limits::os_error, regions::random};
 use rustc_hash::FxHashMap;
+use socket2::Socket;
 
 use crate::{
     address::Target,
@@ -45,16 +42,12 @@ use crate::{
     settings::LIMITS,
     shared::Shared,
     transfers::next_piece,
-    waiter::TcpWaiter,
     watched::Watched,
-    wire::{Flush, Phase, Wire, WireKey},
-    wires::Wires,
+    wire::{ARRIVALS, Flush, Phase, Wire, WireKey},
 };
-use hg_na_parts::regions::random;
 
-/// Mio's name of the listener.
-pub(crate) const LISTENER: mio::Token = mio::Token(usize::MAX - (1 << 31) - 1);
-const _: () = assert!(LISTENER.0 as u64 & Harvest::GUEST == 0);
+/// The listener's name in the wait set.
+pub(crate) const LISTENER: u64 = FREE_NAME;
 /// The buffer that all connections are read into.
 const SCRATCH: usize = 128 << 10;
 /// Rounds during which the kernel is asked each time, after it told something unlooked for.
@@ -105,14 +98,15 @@ pub(crate) struct TcpContext {
     pub(crate) id: u8,
     pub(crate) address: Address,
     pub(crate) incarnation: Incarnation,
-    pub(crate) waiter: Arc<TcpWaiter>,
+    pub(crate) waiter: Arc<WaitSet>,
     pub(crate) inbox: Arc<Inbox>,
     // Before the listener, so that it is dropped first.
     _kept: Option<NotInherited>,
-    pub(crate) listener: Option<TcpListener>,
+    pub(crate) listener: Option<Socket>,
     pub(crate) accepts: bool,
     pub(crate) links: Links,
-    pub(crate) wires: Wires,
+    /// All connections. One is taken out while something is done with it.
+    pub(crate) wires: Table<Wire>,
     /// Open connections that surely lead to a target: dialled, or confirmed by one that was.
     pub(crate) routes: FxHashMap<Target, WireKey>,
     /// Open connections by what their other end says it is.
@@ -120,7 +114,7 @@ pub(crate) struct TcpContext {
     /// Open connections; accepted connections that have not said who they are.
     pub(crate) open: usize,
     pub(crate) strangers: Strangers<WireKey>,
-    pub(crate) scarcity: Scarcity<TcpStream>,
+    pub(crate) scarcity: Scarcity<Socket>,
     pub(crate) watched: Watched,
     pub(crate) flushing: Flushing,
     pub(crate) finished: Vec<Completion>,
@@ -147,16 +141,6 @@ pub(crate) struct TcpContext {
     pub(crate) crowd: u32,
     /// When the hot wire is read.
     pub(crate) pace: Pace,
-    pub(crate) calls: Calls,
-}
-
-/// System calls on sockets so far, for tests and figures: `Debug` shows them.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Calls {
-    pub(crate) reads: u64,
-    /// Of these, how many found nothing.
-    pub(crate) empty_reads: u64,
-    pub(crate) writes: u64,
 }
 
 impl TcpContext {
@@ -165,10 +149,10 @@ impl TcpContext {
     /// # Errors
     /// [`Error::Os`].
     pub(crate) fn new(shared: Arc<Shared>, id: u8, mark: u32) -> Result<Self, Error> {
-        let waiter = Arc::new(TcpWaiter::new(Arc::clone(&shared.guard))?);
-        let mut listener = shared.listener()?.map(TcpListener::from_std);
-        if let Some(listener) = &mut listener {
-            let added = waiter.registry().register(listener, LISTENER, Interest::READABLE);
+        let waiter = Arc::new(WaitSet::new(Arc::clone(&shared.guard))?);
+        let listener = shared.listener()?;
+        if let Some(listener) = &listener {
+            let added = waiter.add(listener.as_fd(), LISTENER, ARRIVALS);
             added.map_err(|error| os_error("epoll_ctl", error))?;
         }
         Ok(Self {
@@ -181,7 +165,7 @@ impl TcpContext {
             accepts: listener.is_some(),
             _kept: listener.as_ref().map(|listener| NotInherited::new(listener.as_fd())),
             links: Links::new(mark, LIMITS),
-            wires: Wires::default(),
+            wires: Table::default(),
             routes: FxHashMap::default(),
             by_incarnation: HashMap::new(),
             open: 0,
@@ -206,7 +190,6 @@ impl TcpContext {
             ask_after: ASK_MIN,
             crowd: 0,
             pace: Pace::default(),
-            calls: Calls::default(),
         })
     }
 
@@ -237,7 +220,6 @@ impl TcpContext {
     pub(crate) fn flush(&mut self, wire: &mut Wire) -> bool {
         let (links, before, controls) = (&mut self.links, wire.writes, wire.outbound.controls());
         let flushed = wire.flush(|wire| next_piece(links, wire), &mut self.finished);
-        self.calls.writes += wire.writes - before;
         if wire.outbound.controls() < controls {
             self.tell_room(wire);
         }
@@ -246,7 +228,7 @@ impl TcpContext {
             Flush::More => self.soil(wire),
             Flush::Blocked => {
                 self.crowd = CROWD_ROUNDS;
-                let watched = wire.watch_space(self.waiter.registry(), true);
+                let watched = wire.watch_space(&self.waiter, true);
                 wire.broken_by = watched.err().map(|error| error.kind());
             }
             Flush::Broken => {}
@@ -468,8 +450,6 @@ impl Drop for TcpContext {
 impl fmt::Debug for TcpContext {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (links, wires) = (self.links.len(), self.wires.len());
-        write!(out, "TcpContext({}, {links} peers, {wires} connections, ", self.address)?;
-        let (Calls { reads, empty_reads, writes }, kernel) = (self.calls, self.waiter.calls());
-        write!(out, "{reads} reads, {empty_reads} empty, {writes} writes, {kernel} waits or asks)")
+        write!(out, "TcpContext({}, {links} peers, {wires} connections)", self.address)
     }
 }

@@ -1,10 +1,11 @@
 //! From the first post to a connection: a known way, a name's addresses, a new connection.
 
-use std::{io, net::SocketAddr, time::Instant};
+use std::{io, net::SocketAddr, os::fd::AsFd as _, time::Instant};
 
 use hg_na::{GoneReason, Peer};
 use hg_na_parts::{key::Exchange, limits::unreachable, regions::random};
-use mio::{Interest, net::TcpStream};
+use nix::libc::EINPROGRESS;
+use socket2::{Domain, Socket, Type};
 
 use crate::{
     address::{Host, Target},
@@ -13,7 +14,7 @@ use crate::{
     inbox::Parcel,
     link::{State, pump},
     resolver::Question,
-    wire::{Phase, Role, Wire, WireKey},
+    wire::{Phase, Role, SPACE, Wire, WireKey},
 };
 
 impl TcpContext {
@@ -70,7 +71,7 @@ impl TcpContext {
             }
             self.soil(&mut wire);
         }
-        self.wires.put(wire);
+        self.wires.put(wire.key, wire);
         is_free
     }
 
@@ -85,7 +86,7 @@ impl TcpContext {
         let mut why = io::Error::from(io::ErrorKind::AddrNotAvailable);
         let mut others = addresses.into_iter();
         while let Some(address) = others.next() {
-            match TcpStream::connect(address) {
+            match connect(address) {
                 Ok(stream) => {
                     let others = others.collect();
                     return self.dialled(peer, stream, others, insists, now);
@@ -99,7 +100,7 @@ impl TcpContext {
     fn dialled(
         &mut self,
         peer: Peer,
-        stream: TcpStream,
+        stream: Socket,
         others: Vec<SocketAddr>,
         insists: bool,
         now: Instant,
@@ -110,11 +111,10 @@ impl TcpContext {
                 return self.fail_link(peer, GoneReason::Unreachable(error.to_string().into()));
             }
         };
-        let mut wire = self.wires.add(stream, Role::Dialler);
+        let key = self.wires.reserve();
+        let mut wire = Box::new(Wire::new(key, stream, Role::Dialler));
         wire.nonce = Some(nonce);
-        let key = wire.key;
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        let added = self.waiter.registry().register(&mut wire.stream, key.token(), interest);
+        let added = self.waiter.add(wire.stream.as_fd(), key.number(), SPACE);
         if let Err(error) = added {
             self.wires.release(key);
             return self.fail_link(peer, unreachable_by(&error));
@@ -126,7 +126,7 @@ impl TcpContext {
             wire.target = link.target.clone();
         }
         self.time(&mut wire, now + self.shared.settings.bounds.connect_timeout);
-        self.wires.put(wire);
+        self.wires.put(wire.key, wire);
     }
 
     pub(crate) fn fail_link(&mut self, peer: Peer, why: GoneReason) {
@@ -147,11 +147,11 @@ impl TcpContext {
                 self.list(&mut wire);
             }
             Err(error) if error.kind() == io::ErrorKind::NotConnected => {
-                return self.wires.put(wire);
+                return self.wires.put(wire.key, wire);
             }
             Err(error) => return self.try_next(wire, error, now),
         }
-        if let Err(error) = wire.watch_space(self.waiter.registry(), false) {
+        if let Err(error) = wire.watch_space(&self.waiter, false) {
             return self.try_next(wire, error, now);
         }
         wire.phase = Phase::Greeting;
@@ -174,7 +174,7 @@ impl TcpContext {
             },
         }
         self.flush(&mut wire);
-        self.wires.put(wire);
+        self.wires.put(wire.key, wire);
     }
 
     /// This side's first word on a connection that it has dialled.
@@ -291,6 +291,16 @@ impl TcpContext {
             }
             self.untime_link(peer);
         }
+    }
+}
+
+/// Begins to connect.
+fn connect(address: SocketAddr) -> io::Result<Socket> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    let stream = Socket::new(Domain::for_address(address), kind, None)?;
+    match stream.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(EINPROGRESS) => Err(error),
+        _ => Ok(stream),
     }
 }
 

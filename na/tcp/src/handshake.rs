@@ -19,11 +19,13 @@
 //! With both dialling at once, exactly one answer is Superseded: the greater incarnation's connection
 //! stays. Nothing was sent on either before, so nothing is lost or reordered.
 
-use std::time::{Duration, Instant};
+use std::{
+    os::fd::AsFd as _,
+    time::{Duration, Instant},
+};
 
 use hg_na::{Address, GoneReason};
 use hg_na_parts::key::{self, Exchange};
-use mio::Interest;
 
 use crate::{
     address::Target,
@@ -32,7 +34,7 @@ use crate::{
     inbox::Parcel,
     link::{State, Way, pump},
     reading::{Fate, misbehaved},
-    wire::{Phase, Role, Slot, Wire},
+    wire::{ARRIVALS, Phase, Role, Slot, Wire},
 };
 
 /// How long a connection of the peer's choice is waited for.
@@ -253,17 +255,16 @@ impl TcpContext {
         self.untime(&mut wire);
         self.no_stranger(&mut wire);
         self.wires.release(wire.key);
-        // It is registered where it goes; a failure shows there.
-        let _ = self.waiter.registry().deregister(&mut wire.stream);
+        self.waiter.remove(wire.stream.as_fd());
         let rest = std::mem::take(&mut wire.greeting);
         inbox.push(Parcel::Accepted { wire, hello, rest });
     }
 
     /// Takes a connection over from another context, with what came behind its greeting.
     pub(crate) fn take_over(&mut self, from: Box<Wire>, hello: Hello, rest: &[u8], now: Instant) {
-        let mut wire = self.wires.adopt(*from);
-        let (key, registry) = (wire.key, self.waiter.registry());
-        if registry.register(&mut wire.stream, key.token(), Interest::READABLE).is_err() {
+        let key = self.wires.reserve();
+        let mut wire = Box::new(from.moved(key));
+        if self.waiter.add(wire.stream.as_fd(), key.number(), ARRIVALS).is_err() {
             return self.wires.release(key);
         }
         let taken = self.hello(&mut wire, &hello).and_then(|()| {
@@ -278,7 +279,7 @@ impl TcpContext {
                 wire.is_readable = true;
                 self.list(&mut wire);
                 self.flush(&mut wire);
-                self.wires.put(wire);
+                self.wires.put(wire.key, wire);
                 self.look_for_awaited();
             }
             Err(fate) => self.dispose(wire, fate),

@@ -12,8 +12,9 @@ use std::{
 };
 
 use hg_na::{Peer, Waiter as _};
+use hg_na_parts::WaitSet;
 
-use crate::{greeting::Hello, waiter::TcpWaiter, wire::Wire};
+use crate::{greeting::Hello, wire::Wire};
 
 /// Something for a context.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ pub(crate) enum Parcel {
 pub(crate) struct Inbox {
     parcels: Mutex<Parcels>,
     has_any: AtomicBool,
-    waiter: Arc<TcpWaiter>,
+    waiter: Arc<WaitSet>,
 }
 
 #[derive(Debug, Default)]
@@ -40,7 +41,7 @@ struct Parcels {
 }
 
 impl Inbox {
-    pub(crate) fn new(waiter: Arc<TcpWaiter>) -> Self {
+    pub(crate) fn new(waiter: Arc<WaitSet>) -> Self {
         Self { parcels: Mutex::default(), has_any: AtomicBool::new(false), waiter }
     }
 

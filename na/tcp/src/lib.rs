@@ -40,10 +40,10 @@
 //! |---|---|
 //! | `frame`, `greeting`, `address` | what travels, and what is configured |
 //! | `inbound`, `outbound` | the two halves of a stream |
-//! | `wire`, `wires`, `link`, `transfers` | one connection; one peer over it |
+//! | `wire`, `link`, `transfers` | one connection; one peer over it |
 //! | `context`, `post`, `short_cuts`, `rounds`, `reading`, `arrivals`, `handshake`, `strangers`, `dialling`, `silence`, `watched`, `flushing` | one endpoint |
 //! | `plugin`, `offer`, `domain`, `shared`, `settings` | what is opened, and what could be |
-//! | `waiter`, `inbox`, `resolver`, `interfaces`, `kernel` | threads and the operating system |
+//! | `inbox`, `resolver`, `interfaces`, `kernel` | threads and the operating system |
 //!
 //! # Threads
 //! A context is used by one thread at a time; its waiter by any. A domain by any. Up to four threads
@@ -92,10 +92,8 @@ mod short_cuts;
 mod silence;
 mod strangers;
 mod transfers;
-mod waiter;
 mod watched;
 mod wire;
-mod wires;
 
 #[cfg(feature = "fuzzing")]
 pub use fuzzing::{fuzz_frames, fuzz_greeting};

@@ -7,8 +7,8 @@
 
 use std::{
     collections::VecDeque,
-    io::{self, IoSlice, Write},
-    os::fd::BorrowedFd,
+    io::{self, IoSlice},
+    os::fd::{AsFd as _, BorrowedFd},
     sync::Arc,
 };
 
@@ -17,9 +17,11 @@ use hg_na_link::{
     VERDICT_LEN, Verdict,
     sending::{Sending, ended, given_back},
 };
+use hg_na_parts::regions::Entry;
+use nix::libc::MSG_NOSIGNAL;
+use socket2::Socket;
 
 use crate::frame::{HEADER, Header, Kind};
-use hg_na_parts::regions::Entry;
 
 /// Messages up to this length are copied.
 pub(crate) const COPY_MAX: usize = 8192;
@@ -326,16 +328,17 @@ impl Outbound {
     ///
     /// # Errors
     /// What the system says, `WouldBlock` among it.
-    pub(crate) fn write_frames(&mut self, socket: &mut impl Write) -> io::Result<usize> {
+    pub(crate) fn write_frames(&mut self, socket: &Socket) -> io::Result<usize> {
+        // Not `writev(2)`, which raises SIGPIPE in processes that have not turned it off.
         let written = if self.chunks.len() == 1 {
-            socket.write(self.rest(0))?
+            socket.send_with_flags(self.rest(0), MSG_NOSIGNAL)?
         } else {
             let mut slices = [IoSlice::new(&[]); VECTORS];
             let count = self.chunks.len().min(VECTORS);
             for (place, slice) in slices[..count].iter_mut().enumerate() {
                 *slice = IoSlice::new(self.rest(place));
             }
-            socket.write_vectored(&slices[..count])?
+            socket.send_vectored_with_flags(&slices[..count], MSG_NOSIGNAL)?
         };
         self.consume(written);
         Ok(written)
@@ -374,17 +377,14 @@ impl Outbound {
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn write_piece(
-        &mut self,
-        socket: &mut (impl Write + std::os::fd::AsFd),
-    ) -> io::Result<(usize, usize)> {
+    pub(crate) fn write_piece(&mut self, socket: &Socket) -> io::Result<(usize, usize)> {
         let Some(piece) = &mut self.piece else { return Ok((0, 0)) };
         let written = match piece.write_memory(socket.as_fd()) {
             Some(written) => written?,
             None => {
                 let mut rest = Vec::new();
                 piece.copy(piece.left(), &mut rest);
-                socket.write(&rest)?
+                socket.send_with_flags(&rest, MSG_NOSIGNAL)?
             }
         };
         Ok((written, self.piece_gone(written)))

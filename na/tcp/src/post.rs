@@ -1,7 +1,7 @@
 //! What starts and ends operations: post, cancel, forget.
 
 use hg_na::{GoneReason, Op, OpId, Peer, Rejected, Token};
-use hg_na_link::Cancelled;
+use hg_na_link::{Cancelled, Table};
 
 use crate::{
     context::TcpContext,
@@ -10,7 +10,6 @@ use crate::{
     settings::LIMITS,
     transfers::cancelled,
     wire::{Wire, WireKey},
-    wires::Wires,
 };
 
 impl TcpContext {
@@ -120,7 +119,7 @@ impl TcpContext {
                         std::time::Instant::now() + self.shared.settings.bounds.connect_timeout;
                     self.time(&mut wire, at);
                 }
-                self.wires.put(wire);
+                self.wires.put(wire.key, wire);
             }
             None => self.end_link(peer, &why, None),
         }
@@ -137,7 +136,7 @@ impl TcpContext {
 }
 
 /// Control messages that a peer's connection holds.
-fn controls(way: &Way, wires: &Wires) -> usize {
+fn controls(way: &Way, wires: &Table<Wire>) -> usize {
     match way.state {
         State::Open { wire, .. } => wires.get(wire).map_or(0, |wire| wire.outbound.controls()),
         _ => 0,

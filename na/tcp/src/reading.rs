@@ -44,7 +44,7 @@ impl TcpContext {
     pub(crate) fn read_wire(&mut self, mut wire: Box<Wire>, now: Instant) -> usize {
         if !wire.may_read() {
             (wire.is_stopped, wire.is_readable) = (true, true);
-            self.wires.put(wire);
+            self.wires.put(wire.key, wire);
             return 0;
         }
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -67,7 +67,7 @@ impl TcpContext {
         if (!wire.outbound.is_empty() || wire.has_pieces) && !wire.is_blocked {
             self.soil(&mut wire);
         }
-        self.wires.put(wire);
+        self.wires.put(wire.key, wire);
         if !self.awaiting.is_empty() {
             self.look_for_awaited();
         }
@@ -81,7 +81,6 @@ impl TcpContext {
         scratch: &mut [u8],
         now: Instant,
     ) -> Result<(usize, bool), Fate> {
-        self.calls.reads += 1;
         let (asked, read) = self.read_some(wire, scratch)?;
         match read {
             Ok((0, _)) => Err(Fate::Lost(ending_of(wire))),
@@ -92,7 +91,6 @@ impl TcpContext {
                 Ok((len, len < asked))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.calls.empty_reads += 1;
                 // Nothing more will come once the write half has failed.
                 if wire.is_broken() { Err(Fate::Lost(ending_of(wire))) } else { Ok((0, true)) }
             }

@@ -53,7 +53,7 @@ impl TcpContext {
         }
         if self.shall_ask() {
             self.since_ask = 0;
-            self.waiter.ask()?;
+            self.waiter.ask(|_| true)?;
             self.ask_after = ASK_MAX.min(self.ask_after * 2);
             if !self.waiter.has_told() && self.quiet >= SETTLED && self.pace.is_time(self.quiet) {
                 // A look, too: what came since the last one would have been told.
@@ -97,7 +97,7 @@ impl TcpContext {
         for told in told.drain(..) {
             let key = WireKey::of(told.token);
             is_news |= self.hot != Some(key) || told.ending;
-            if told.token == LISTENER.0 as u64 {
+            if told.token == LISTENER {
                 self.accepts = true;
                 continue;
             }
@@ -118,7 +118,7 @@ impl TcpContext {
                 wire.is_blocked = false;
                 self.soil(&mut wire);
             }
-            self.wires.put(wire);
+            self.wires.put(wire.key, wire);
         }
         self.told = told;
         is_news
@@ -132,7 +132,7 @@ impl TcpContext {
             let Some(mut wire) = self.wires.take(key) else { continue };
             wire.is_dirty = false;
             moved |= self.flush(&mut wire);
-            self.wires.put(wire);
+            self.wires.put(wire.key, wire);
         }
         // What is soiled again has its turn in the next round.
         dirty.append(&mut self.dirty);
@@ -194,7 +194,7 @@ impl TcpContext {
                     let Some(mut wire) = self.wires.take(key) else { continue };
                     wire.deadline = None;
                     if wire.phase == Phase::Open && wire.is_used() {
-                        self.wires.put(wire);
+                        self.wires.put(wire.key, wire);
                     } else if wire.phase == Phase::Connecting {
                         self.try_next(wire, std::io::ErrorKind::TimedOut.into(), now);
                     } else {

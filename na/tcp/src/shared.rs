@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _},
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
     os::fd::AsFd as _,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -49,12 +49,9 @@ impl Shared {
         settings.bounds = settings.bounds.with_key(options.key.as_ref())?;
         let (bound, shown) = addresses(url, &place, &settings)?;
         let listener = if options.listen { Some(listen(url, bound)?) } else { None };
-        let listens_at = match &listener {
-            Some(listener) => {
-                Some(listener.local_addr().map_err(|error| Error::os("getsockname", error))?)
-            }
-            None => None,
-        };
+        let listens_at = listener.as_ref().map(Socket::local_addr).transpose();
+        let listens_at = listens_at.map_err(|error| Error::os("getsockname", error))?;
+        let listens_at = listens_at.and_then(|at| at.as_socket());
         if listener.is_some() && settings.bounds.key.is_none() && !bound.ip().is_loopback() {
             tracing::warn!(address = %bound.ip(), "{}", key::WHOEVER);
         }
@@ -84,7 +81,7 @@ impl Shared {
     }
 
     /// A context's own descriptor of the listener; after the end of all contexts it listens there again.
-    pub(crate) fn listener(&self) -> Result<Option<TcpListener>, Error> {
+    pub(crate) fn listener(&self) -> Result<Option<Socket>, Error> {
         let Some(at) = self.listens_at else { return Ok(None) };
         let mut listener = self.listening();
         let listening = match listener.take() {
@@ -119,11 +116,11 @@ impl Shared {
 struct Listening {
     // Before the listener, so that it is dropped first.
     _kept: NotInherited,
-    socket: TcpListener,
+    socket: Socket,
 }
 
 impl Listening {
-    fn new(socket: TcpListener) -> Self {
+    fn new(socket: Socket) -> Self {
         Self { _kept: NotInherited::new(socket.as_fd()), socket }
     }
 }
@@ -177,7 +174,7 @@ fn addresses(
     }
 }
 
-fn listen(url: &Address, at: SocketAddr) -> Result<TcpListener, Error> {
+fn listen(url: &Address, at: SocketAddr) -> Result<Socket, Error> {
     let failed = |call| move |error| os_error(call, error);
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(socket2::Domain::for_address(at), kind, Some(Protocol::TCP))
@@ -199,5 +196,5 @@ fn listen(url: &Address, at: SocketAddr) -> Result<TcpListener, Error> {
     };
     socket.bind(&at.into()).map_err(in_use("bind"))?;
     socket.listen(BACKLOG).map_err(in_use("listen"))?;
-    Ok(socket.into())
+    Ok(socket)
 }

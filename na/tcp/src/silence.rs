@@ -65,7 +65,7 @@ impl TcpContext {
         let found = answers(wire.stream.as_fd()).ok();
         let Some(found) = found.filter(|found| found.unacknowledged > 0) else {
             (wire.is_watched, wire.doubts) = (false, 0);
-            return self.wires.put(wire);
+            return self.wires.put(wire.key, wire);
         };
         let is_silent =
             found.is_waiting && found.silence >= self.shared.settings.bounds.silence_bound / 2;
@@ -78,6 +78,6 @@ impl TcpContext {
         } else {
             self.watched.keys.push(wire.key);
         }
-        self.wires.put(wire);
+        self.wires.put(wire.key, wire);
     }
 }

@@ -4,7 +4,7 @@
 //! [`hg_na_link::strangers`].
 
 use std::{
-    io::{ErrorKind, Read as _, Write as _},
+    io::{ErrorKind, Read as _},
     net::Shutdown,
     os::fd::AsFd as _,
     time::Instant,
@@ -13,12 +13,13 @@ use std::{
 use hg_na::GoneReason;
 use hg_na_link::strangers::{ACCEPT_PAUSE, ACCEPTS, Turn};
 use hg_na_parts::limits::{descriptors_are_scarce, is_scarce, is_shortage, lowest};
-use mio::{Interest, net::TcpStream};
+use nix::libc::{MSG_NOSIGNAL, SOCK_CLOEXEC, SOCK_NONBLOCK};
+use socket2::Socket;
 
 use crate::{
     context::{TcpContext, Timer},
     greeting::Greeting,
-    wire::{Role, Wire},
+    wire::{ARRIVALS, Role, Wire},
 };
 
 impl TcpContext {
@@ -30,7 +31,7 @@ impl TcpContext {
             let next = match self.scarcity.take_waiting() {
                 // Of the numbers that were free, it has the last.
                 Some(stream) => Ok(lowered(stream)),
-                None => listener.accept().map(|(stream, _)| stream),
+                None => listener.accept4(SOCK_NONBLOCK | SOCK_CLOEXEC).map(|(stream, _)| stream),
             };
             let mut stream = match next {
                 Ok(stream) => stream,
@@ -69,12 +70,12 @@ impl TcpContext {
         true
     }
 
-    fn accepted(&mut self, stream: TcpStream, now: Instant) {
-        let mut wire = self.wires.add(stream, Role::Acceptor);
-        let (key, registry) = (wire.key, self.waiter.registry());
+    fn accepted(&mut self, stream: Socket, now: Instant) {
+        let key = self.wires.reserve();
+        let mut wire = Box::new(Wire::new(key, stream, Role::Acceptor));
         let watched = wire
             .connected(self.shared.settings.bounds.silence_bound, self.shared.settings.unsent_max)
-            .and_then(|()| registry.register(&mut wire.stream, key.token(), Interest::READABLE));
+            .and_then(|()| self.waiter.add(wire.stream.as_fd(), key.number(), ARRIVALS));
         if let Err(error) = watched {
             tracing::debug!("a connection was gone before it was accepted: {error}");
             return self.wires.release(key);
@@ -84,7 +85,7 @@ impl TcpContext {
         // Its first word has mostly come with it.
         wire.is_readable = true;
         self.list(&mut wire);
-        self.wires.put(wire);
+        self.wires.put(wire.key, wire);
         if self.strangers.came(now, key) {
             self.shed_stranger(now);
         }
@@ -109,20 +110,17 @@ impl TcpContext {
 }
 
 /// The same connection by the lowest number that is free.
-fn lowered(stream: TcpStream) -> TcpStream {
-    match lowest(stream.as_fd()) {
-        Ok(fd) => TcpStream::from_std(fd.into()),
-        Err(_) => stream,
-    }
+fn lowered(stream: Socket) -> Socket {
+    lowest(stream.as_fd()).map_or(stream, Socket::from)
 }
 
 /// The sentence is a courtesy: a peer that does not take it sees the hang-up.
-fn refuse(mut stream: TcpStream) {
+fn refuse(mut stream: Socket) {
     let why = descriptors_are_scarce();
     tracing::debug!("a connection is refused: {why}");
     // What is left unread would have the kernel reset the connection.
     let _greeting = stream.read(&mut [0; 2048]);
-    let _written = stream.write(&Greeting::Refuse(why).encode());
+    let _written = stream.send_with_flags(&Greeting::Refuse(why).encode(), MSG_NOSIGNAL);
     let _shut = stream.shutdown(Shutdown::Write);
 }
 

@@ -8,21 +8,22 @@
 //! is sealed.
 
 use std::{
-    io::{self, Write as _},
+    io,
     net::SocketAddr,
-    os::fd::AsFd,
+    os::fd::AsFd as _,
     time::{Duration, Instant},
 };
 
 use hg_na::{Completion, Peer};
+pub(crate) use hg_na_link::Key as WireKey;
 use hg_na_memory::NotInherited;
 use hg_na_parts::{
+    WaitSet,
     bounds::probes,
     key::{Exchange, RECORD_MAX, Seal},
 };
-use mio::{Interest, Registry, Token, net::TcpStream};
-use nix::libc::MSG_NOSIGNAL;
-use socket2::{SockRef, TcpKeepalive};
+use nix::{libc::MSG_NOSIGNAL, sys::epoll::EpollFlags};
+use socket2::{Socket, TcpKeepalive};
 
 use crate::{
     address::Target,
@@ -41,25 +42,12 @@ const PIECE_MIN: usize = 16 << 10;
 const SEALED_MAX: usize = 128 << 10;
 /// Buffers of a sealed connection that are kept while it is idle.
 const KEPT_MAX: usize = 16 << 10;
-/// Names a wire in its context's table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct WireKey {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
 
-impl WireKey {
-    /// Mio's name of it; its index is far below 2^31, which leaves [`hg_na::Harvest::GUEST`] clear.
-    pub(crate) fn token(self) -> Token {
-        Token((self.generation as usize) << 32 | self.index as usize)
-    }
-
-    /// The wire of a token.
-    pub(crate) fn of(token: u64) -> Self {
-        let half = |number: u64| u32::try_from(number & 0xffff_ffff).expect("32 bits");
-        Self { index: half(token), generation: half(token >> 32) }
-    }
-}
+/// What the kernel is to tell of a socket, once for each time: what comes, and its end.
+pub(crate) const ARRIVALS: EpollFlags =
+    EpollFlags::EPOLLIN.union(EpollFlags::EPOLLRDHUP).union(EpollFlags::EPOLLET);
+/// Space for what leaves, too.
+pub(crate) const SPACE: EpollFlags = ARRIVALS.union(EpollFlags::EPOLLOUT);
 
 /// Which end this is; also the side of the links that it opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,10 +114,9 @@ pub(crate) struct Wire {
     pub(crate) key: WireKey,
     // Before the stream, so that it is dropped first.
     pub(crate) kept: NotInherited,
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Socket,
     pub(crate) role: Role,
     pub(crate) phase: Phase,
-    pub(crate) local: Option<SocketAddr>,
     pub(crate) remote: Option<SocketAddr>,
     /// Dialled: whom, and whether a connection of its own is wanted. Accepted: who it claims to be.
     pub(crate) target: Option<Target>,
@@ -189,7 +176,7 @@ pub(crate) struct Wire {
 
 impl Wire {
     /// A connection that is being made, or was accepted.
-    pub(crate) fn new(key: WireKey, stream: TcpStream, role: Role) -> Self {
+    pub(crate) fn new(key: WireKey, stream: Socket, role: Role) -> Self {
         let phase = if role == Role::Dialler { Phase::Connecting } else { Phase::Greeting };
         Self {
             key,
@@ -199,7 +186,6 @@ impl Wire {
             phase,
             nonce: None,
             ended: None,
-            local: None,
             remote: None,
             target: None,
             insists: false,
@@ -236,7 +222,7 @@ impl Wire {
         }
     }
 
-    /// Both addresses, and the options of the socket. Called once it is connected.
+    /// The other end's address, and the options of the socket. Called once it is connected.
     ///
     /// The kernel probes an idle peer after a third of `bound`, and gives one up at `bound` that does not
     /// answer. While something is on its way it does not: then [`crate::silence`] looks. Of what it cannot send yet it takes
@@ -245,13 +231,12 @@ impl Wire {
     /// # Errors
     /// What the system says.
     pub(crate) fn connected(&mut self, bound: Duration, unsent_max: Option<i32>) -> io::Result<()> {
-        self.local = Some(canonical(self.stream.local_addr()?));
-        self.remote = Some(canonical(self.stream.peer_addr()?));
-        self.stream.set_nodelay(true)?;
+        self.remote = self.stream.peer_addr()?.as_socket().map(canonical);
+        self.stream.set_tcp_nodelay(true)?;
         let (idle, interval, retries) = probes(bound);
         let probes =
             TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(retries);
-        SockRef::from(&self.stream).set_tcp_keepalive(&probes)?;
+        self.stream.set_tcp_keepalive(&probes)?;
         repeat_within(self.stream.as_fd(), pause(bound).max(Duration::from_secs(1)));
         let Some(unsent_max) = unsent_max else { return Ok(()) };
         (self.piece_len, self.piece_min) = (PIECE_MIN, PIECE_MIN);
@@ -261,9 +246,9 @@ impl Wire {
     /// The same connection in another context: its socket, what that was told by [`Wire::connected`], and its keys. Nothing is
     /// known of it there, and no list has it.
     pub(crate) fn moved(self, key: WireKey) -> Self {
-        let Self { kept, stream, role, sealing, local, remote, piece_len, piece_min, .. } = self;
+        let Self { kept, stream, role, sealing, remote, piece_len, piece_min, .. } = self;
         let new = Self::new(key, stream, role);
-        Self { kept, sealing, local, remote, piece_len, piece_min, ..new }
+        Self { kept, sealing, remote, piece_len, piece_min, ..new }
     }
 
     /// The side of the links that this end opens.
@@ -378,11 +363,11 @@ impl Wire {
         let written = if self.sealing.is_some() {
             self.write_sealed(done)?
         } else if self.outbound.has_piece() {
-            let (written, frames) = self.outbound.write_piece(&mut Socket(&self.stream))?;
+            let (written, frames) = self.outbound.write_piece(&self.stream)?;
             self.outbound.settle(frames, done);
             written
         } else {
-            let written = self.outbound.write_frames(&mut Socket(&self.stream))?;
+            let written = self.outbound.write_frames(&self.stream)?;
             self.outbound.settle(written, done);
             written
         };
@@ -410,7 +395,7 @@ impl Wire {
                 seal.seal(plain, sealed).map_err(io::Error::other)?;
             }
         }
-        let written = (&self.stream).write(&sealed[*at..])?;
+        let written = self.stream.send_with_flags(&sealed[*at..], MSG_NOSIGNAL)?;
         *at += written;
         if *at == sealed.len() {
             self.outbound.settle(*unsettled, done);
@@ -456,14 +441,13 @@ impl Wire {
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn watch_space(&mut self, registry: &Registry, wanted: bool) -> io::Result<()> {
+    pub(crate) fn watch_space(&mut self, set: &WaitSet, wanted: bool) -> io::Result<()> {
         if self.wants_space == wanted {
             return Ok(());
         }
         self.wants_space = wanted;
-        let interest =
-            if wanted { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
-        registry.reregister(&mut self.stream, self.key.token(), interest)
+        let what = if wanted { SPACE } else { ARRIVALS };
+        set.change(self.stream.as_fd(), self.key.number(), what)
     }
 }
 
@@ -475,28 +459,4 @@ pub(crate) fn pause(bound: Duration) -> Duration {
 /// Addresses of one machine compare equal, whichever family of socket they came through.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
-/// A shared stream as a writer with a descriptor.
-struct Socket<'a>(&'a TcpStream);
-
-impl io::Write for Socket<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&mut &*self.0).write(bytes)
-    }
-
-    fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        // Not `writev(2)`, which raises SIGPIPE in processes that have not turned it off.
-        SockRef::from(self.0).send_vectored_with_flags(slices, MSG_NOSIGNAL)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl AsFd for Socket<'_> {
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.0.as_fd()
-    }
 }

@@ -288,8 +288,8 @@ impl Transport for Verbs {
         for (port, hub) in self.shared.ports.iter().zip(&self.hubs) {
             if port.hear(now) {
                 // Both are readable for ever.
-                self.waiter.remove(port.device.event_fd());
-                self.waiter.remove(hub.fd());
+                self.waiter.set.remove(port.device.event_fd());
+                self.waiter.set.remove(hub.fd());
             }
         }
     }

@@ -47,7 +47,12 @@ fn a_server_that_was_killed_is_reported_and_found_again_when_it_is_back() {
 
 fn connections(end: &End) -> String {
     let shown = format!("{:?}", end.context);
-    shown.split(", ").find(|part| part.ends_with("connections")).unwrap().to_owned()
+    shown
+        .trim_end_matches(')')
+        .split(", ")
+        .find(|part| part.ends_with("connections"))
+        .unwrap()
+        .to_owned()
 }
 
 /// Both look each other up and send; `early` steps of the first come before the other's first.
