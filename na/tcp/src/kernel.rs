@@ -4,15 +4,39 @@
 
 use std::{
     io,
-    mem::MaybeUninit,
     os::fd::{AsRawFd as _, BorrowedFd},
     time::Duration,
 };
 
-use nix::libc;
+use nix::{
+    getsockopt_impl, libc, setsockopt_impl, sockopt_impl,
+    sys::socket::{getsockopt, setsockopt},
+};
 
-/// Longest pause of the kernel's between two attempts, in milliseconds; since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
+
+sockopt_impl!(
+    /// How a connection stands.
+    Info,
+    GetOnly,
+    libc::IPPROTO_TCP,
+    libc::TCP_INFO,
+    libc::tcp_info
+);
+sockopt_impl!(
+    /// Longest pause of the kernel's between two attempts, in milliseconds; since Linux 6.15.
+    LongestPause,
+    SetOnly,
+    libc::IPPROTO_TCP,
+    TCP_RTO_MAX_MS,
+    libc::c_int
+);
+nix::ioctl_read_bad!(
+    /// Bytes that were written and not acknowledged (`SIOCOUTQ`).
+    unacknowledged,
+    libc::TIOCOUTQ,
+    libc::c_int
+);
 
 /// How a connection stands with its peer's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,30 +54,12 @@ pub(crate) struct Answers {
 /// # Errors
 /// What the system says.
 pub(crate) fn answers(socket: BorrowedFd<'_>) -> io::Result<Answers> {
-    let mut queued: libc::c_int = 0;
+    let mut queued = 0;
     // SAFETY:
-    // - the request (`SIOCOUTQ`) writes one `int`, and `queued` is one, alive until the call returns.
+    // - the request writes one `int`, and `queued` is one, alive until the call returns.
     // - the descriptor is borrowed, so it is open.
-    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) };
-    done(asked)?;
-    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
-    let mut len = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).expect("some 100 bytes");
-    // SAFETY:
-    // - the kernel writes `len` bytes at most, which is the size of `info`; both are alive until it returns.
-    // - the descriptor is borrowed, so it is open.
-    let asked = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
-    done(asked)?;
-    // SAFETY:
-    // - integers only: zeros, and whatever the kernel wrote over them, are a value of the type.
-    let info = unsafe { info.assume_init() };
+    unsafe { unacknowledged(socket.as_raw_fd(), &raw mut queued) }?;
+    let info = getsockopt(&socket, Info)?;
     Ok(Answers {
         unacknowledged: u64::try_from(queued).unwrap_or(0),
         is_waiting: info.tcpi_retransmits > 0 || info.tcpi_probes > 0,
@@ -64,44 +70,8 @@ pub(crate) fn answers(socket: BorrowedFd<'_>) -> io::Result<Answers> {
 /// Has the kernel repeat at least so often what is not acknowledged, where it can be told.
 pub(crate) fn repeat_within(socket: BorrowedFd<'_>, pause: Duration) {
     let pause = libc::c_int::try_from(pause.as_millis()).unwrap_or(libc::c_int::MAX);
-    let len = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
-    // SAFETY:
-    // - the kernel reads one `int`, and `pause` is one, alive until the call returns.
-    // - the descriptor is borrowed, so it is open.
     // An older kernel does not know the option, and goes on pausing for two minutes at most.
-    let _ = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            TCP_RTO_MAX_MS,
-            (&raw const pause).cast(),
-            len,
-        )
-    };
-}
-
-/// Has the kernel take no more than this of what it cannot send yet: the rest waits here, where messages pass it.
-///
-/// # Errors
-/// What the system says.
-pub(crate) fn unsent_at_most(socket: BorrowedFd<'_>, bytes: libc::c_int) -> io::Result<()> {
-    let len = libc::socklen_t::try_from(size_of::<libc::c_int>()).expect("4");
-    // SAFETY:
-    // - the kernel reads one `int`, and `bytes` is one, alive until the call returns.
-    // - the descriptor is borrowed, so it is open.
-    done(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_NOTSENT_LOWAT,
-            (&raw const bytes).cast(),
-            len,
-        )
-    })
-}
-
-fn done(result: libc::c_int) -> io::Result<()> {
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let _ = setsockopt(&socket, LongestPause, &pause);
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub(crate) struct Settings {
     pub(crate) subnet: Option<Subnet>,
     pub(crate) bounds: Bounds,
     /// Bytes that the kernel takes of what it cannot send yet; `None`: as many as it likes.
-    pub(crate) unsent_max: Option<i32>,
+    pub(crate) unsent_max: Option<u32>,
 }
 
 impl Settings {
@@ -55,9 +55,9 @@ impl Settings {
     }
 }
 
-fn unsent_max(kib: u64) -> Result<i32, Error> {
+fn unsent_max(kib: u64) -> Result<u32, Error> {
     let is_fit = (4..=1 << 20).contains(&kib);
-    let bytes = is_fit.then(|| i32::try_from(kib << 10).ok()).flatten();
+    let bytes = is_fit.then(|| u32::try_from(kib << 10).ok()).flatten();
     bytes.ok_or_else(|| Reader::bad(UNSENT_KIB, "4 to 1048576"))
 }
 

@@ -30,7 +30,7 @@ use crate::{
     frame::{Header, Kind, LinkId, OWN_BYTES_MAX, PIECE_MAX},
     greeting::{Greeting, Incarnation, Nonce},
     inbound::Inbound,
-    kernel::{answers, repeat_within, unsent_at_most},
+    kernel::{answers, repeat_within},
     outbound::{Outbound, Piece},
 };
 
@@ -230,7 +230,7 @@ impl Wire {
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn connected(&mut self, bound: Duration, unsent_max: Option<i32>) -> io::Result<()> {
+    pub(crate) fn connected(&mut self, bound: Duration, unsent_max: Option<u32>) -> io::Result<()> {
         self.remote = self.stream.peer_addr()?.as_socket().map(canonical);
         self.stream.set_tcp_nodelay(true)?;
         let (idle, interval, retries) = probes(bound);
@@ -240,7 +240,7 @@ impl Wire {
         repeat_within(self.stream.as_fd(), pause(bound).max(Duration::from_secs(1)));
         let Some(unsent_max) = unsent_max else { return Ok(()) };
         (self.piece_len, self.piece_min) = (PIECE_MIN, PIECE_MIN);
-        unsent_at_most(self.stream.as_fd(), unsent_max)
+        self.stream.set_tcp_notsent_lowat(unsent_max)
     }
 
     /// The same connection in another context: its socket, what that was told by [`Wire::connected`], and its keys. Nothing is
