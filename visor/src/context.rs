@@ -6,7 +6,7 @@ use hg_na::{
     Address, Completion, Context, Error, GoneReason, Identity, Message, Op, OpId, Peer, Rejected,
     Token, Waiter,
 };
-use hg_na_link::{Cancelled, Sending, sending::new_message};
+use hg_na_link::{Sending, sending::new_message};
 use hg_na_parts::Flush;
 use rustc_hash::FxHashMap;
 
@@ -210,11 +210,11 @@ impl Context for VisorContext {
             return;
         }
         // Too late for what was handed over: that ends when it has left.
-        let Some(ended) = self.links.cancel(id, &mut self.finished) else { return };
+        let Some(cancelled) = self.links.cancel(id, &mut self.finished) else { return };
         if let Some(link) = self.links.at(id.scope) {
             let peer = link.peer;
-            if let Cancelled::Transfer { serial, is_told: true, .. } = ended {
-                link.way.cancels.push_back(serial);
+            if cancelled.is_told {
+                link.way.cancels.push_back(id.serial);
                 self.mark_busy(peer);
             }
             self.tell_room(peer);

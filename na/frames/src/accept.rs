@@ -87,7 +87,7 @@ impl<T: Transport> FramedContext<T> {
             return lifeline.say(&Record::<T::Hello>::Refuse(why));
         }
         let key = self.common.bounds.key.as_ref();
-        let sealed = key.map_or(Ok(()), |key| lifeline.seal_with(key, false));
+        let sealed = key.map_or(Ok(()), |key| lifeline.seal_with::<T::Hello>(key, false));
         let (Ok(()), Ok(route)) = (sealed, self.transport.route()) else { return };
         let connection = Connection::new(Phase::Greeting { since: now }, route);
         let place = self.links.accept(Framed::new(connection)).index();

@@ -60,15 +60,13 @@ impl<T: Transport> Context for FramedContext<T> {
             return;
         }
         let Self { links, finished, busy, .. } = self;
-        if let Some(ended) = links.cancel(id, finished) {
-            if let Cancelled::Transfer { serial, is_told, written } = ended {
-                if let Some(entry) = written {
-                    entry.abandon();
-                }
-                if is_told && let Some(link) = links.at(id.scope) {
-                    link.way.aborts.push_back(serial);
-                    list_busy(&mut link.way.own, id.scope, busy);
-                }
+        if let Some(Cancelled { is_told, written }) = links.cancel(id, finished) {
+            if let Some(entry) = written {
+                entry.abandon();
+            }
+            if is_told && let Some(link) = links.at(id.scope) {
+                link.way.aborts.push_back(id.serial);
+                list_busy(&mut link.way.own, id.scope, busy);
             }
             self.nudge();
         }

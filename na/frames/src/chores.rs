@@ -88,7 +88,7 @@ impl<T: Transport> FramedContext<T> {
             return self.not_connected(peer, GoneReason::Refused(why.into()), now);
         }
         let key = common.bounds.key.as_ref();
-        if let Err(error) = key.map_or(Ok(()), |key| lifeline.seal_with(key, true)) {
+        if let Err(error) = key.map_or(Ok(()), |key| lifeline.seal_with::<T::Hello>(key, true)) {
             let reason = GoneReason::Exhausted(error.to_string().into());
             return self.not_connected(peer, reason, now);
         }

@@ -200,8 +200,8 @@ impl Lifeline {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn seal_with(&mut self, key: &Key, dials: bool) -> Result<(), Error> {
-        self.secrecy = Secrecy::new(key, dials, &mut self.out)?;
+    pub(crate) fn seal_with<G: Greeting>(&mut self, key: &Key, dials: bool) -> Result<(), Error> {
+        self.secrecy = Secrecy::new::<G>(key, dials, &mut self.out)?;
         Ok(())
     }
 

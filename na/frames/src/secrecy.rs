@@ -33,10 +33,14 @@ impl Secrecy {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn new(key: &Key, dials: bool, out: &mut Vec<u8>) -> Result<Self, Error> {
+    pub(crate) fn new<G: Greeting>(
+        key: &Key,
+        dials: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Self, Error> {
         let exchange = if dials {
             let mut exchange = Exchange::dialling(key, PROTOCOL)?;
-            out.extend(keys(exchange.write()?));
+            out.extend(Record::<G>::Keys(exchange.write()?).encode());
             exchange
         } else {
             Exchange::accepting(key, PROTOCOL)?
@@ -99,7 +103,7 @@ impl Secrecy {
             return Err(refused::<G>(DIFFER, out));
         }
         if !*dials {
-            out.extend(keys(exchange.write().map_err(failed)?));
+            out.extend(Record::<G>::Keys(exchange.write().map_err(failed)?).encode());
         }
         let mut seal = exchange.finish().map_err(failed)?;
         if !waiting.is_empty() {
@@ -125,24 +129,7 @@ fn take_all<G: Greeting>(
     Ok(())
 }
 
-/// The wire form of a message of the exchange.
-fn keys(message: Vec<u8>) -> Vec<u8> {
-    Record::<Nobody>::Keys(message).encode()
-}
-
 fn refused<G: Greeting>(why: &'static str, out: &mut Vec<u8>) -> Cut {
     out.extend(Record::<G>::Refuse(why.to_owned()).encode());
     Cut::Refused(why)
-}
-
-/// The greeting in a record that has none.
-#[derive(Debug)]
-struct Nobody;
-
-impl Greeting for Nobody {
-    fn encode(&self, _into: &mut Vec<u8>) {}
-
-    fn decode(_bytes: &[u8]) -> Option<Self> {
-        None
-    }
 }

@@ -31,7 +31,7 @@ use crate::{
     moves::{ACTIVE_MAX, GRANT_LEN, Grant, Moves},
     sending::{Lane, Sending},
     transfer::{ACCESS_LEN, Access},
-    verdict::{VERDICT_LEN, Verdict},
+    verdict::Verdict,
 };
 
 /// What is under way with one peer, and an `R` that the transport has of its own for it.
@@ -186,7 +186,7 @@ pub fn step<K, C: Carrier>(
         return step;
     }
     if link.way.lanes.owes_credits() {
-        return send_plain(link, carrier, Kind::Credit, 0);
+        return send_plain(link, carrier, (Kind::Credit, 0), &[]);
     }
     Step::Idle
 }
@@ -195,16 +195,15 @@ fn stopped<C: Carrier>(fault: C::Fault) -> Step<C::Fault> {
     if C::is_again(&fault) { Step::Stalled } else { Step::Broken(fault) }
 }
 
-fn hand<C: Carrier>(
-    peer: Peer,
-    way: &mut Framed<C::Own>,
+fn hand<K, C: Carrier>(
+    link: &mut To<K, C>,
     carrier: &mut C,
     (header, len): (&Header, usize),
     fill: impl FnOnce(&mut [u8]) -> bool,
 ) -> Result<Option<usize>, C::Fault> {
-    let handed = carrier.hand((peer, &mut way.own), header, len, fill)?;
-    way.lanes.left(header);
-    way.frames_sent += u64::from(handed.is_none());
+    let handed = carrier.hand((link.peer, &mut link.way.own), header, len, fill)?;
+    link.way.lanes.left(header);
+    link.way.frames_sent += u64::from(handed.is_none());
     Ok(handed)
 }
 
@@ -225,7 +224,7 @@ fn send_message<K, C: Carrier>(
     let more = len < left;
     let header = link.way.lanes.header(kind, sending.tag, more);
     let content = &sending.message.as_slice()[sending.left..sending.left + len];
-    let handed = hand(link.peer, &mut link.way, carrier, (&header, len), |into| {
+    let handed = hand(link, carrier, (&header, len), |into| {
         into.copy_from_slice(content);
         true
     });
@@ -244,15 +243,18 @@ fn send_message<K, C: Carrier>(
     Step::Left
 }
 
-/// A frame whose header is all.
+/// A frame of the protocol's own.
 fn send_plain<K, C: Carrier>(
     link: &mut To<K, C>,
     carrier: &mut C,
-    kind: Kind,
-    tag: u64,
+    (kind, tag): (Kind, u64),
+    content: &[u8],
 ) -> Step<C::Fault> {
     let header = link.way.lanes.header(kind, tag, false);
-    let handed = hand(link.peer, &mut link.way, carrier, (&header, 0), |_| true);
+    let handed = hand(link, carrier, (&header, content.len()), |into| {
+        into.copy_from_slice(content);
+        true
+    });
     handed.map_or_else(stopped::<C>, |_| Step::Left)
 }
 
@@ -263,22 +265,18 @@ fn send_transfer<K, C: Carrier>(
     done: &mut Vec<Completion>,
 ) -> Option<Step<C::Fault>> {
     if let Some(id) = link.way.aborts.front().copied() {
-        let step = send_plain(link, carrier, Kind::Abort, id);
+        let step = send_plain(link, carrier, (Kind::Abort, id), &[]);
         if matches!(step, Step::Left) {
             link.way.aborts.pop_front();
         }
         return Some(step);
     }
     if let Some((id, verdict)) = link.owner.next_word() {
-        let header = link.way.lanes.header(Kind::Ended, id, false);
-        let handed = hand(link.peer, &mut link.way, carrier, (&header, VERDICT_LEN), |into| {
-            into.copy_from_slice(&verdict.encode());
-            true
-        });
-        if handed.is_ok() {
+        let step = send_plain(link, carrier, (Kind::Ended, id), &verdict.encode());
+        if matches!(step, Step::Left) {
             link.owner.said();
         }
-        return Some(handed.map_or_else(stopped::<C>, |_| Step::Left));
+        return Some(step);
     }
     if !link.way.moves.queue.is_empty() {
         return Some(serve_move(link, carrier));
@@ -310,9 +308,8 @@ fn send_piece<K, C: Carrier>(
     let header = link.way.lanes.header(kind, piece.serial, false);
     let mut is_there = true;
     let room = usize::try_from(piece.len).expect("as long as a frame");
-    let handed = hand(link.peer, &mut link.way, carrier, (&header, room), |into| {
-        let copied = piece.entry.with(|memory| hg_na_memory::copy_out(memory, piece.offset, into));
-        is_there = matches!(copied, Some(Ok(())));
+    let handed = hand(link, carrier, (&header, room), |into| {
+        is_there = read((&piece.entry, piece.offset), into);
         is_there
     });
     match (handed, kind) {
@@ -337,12 +334,11 @@ fn announce<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step<
     let (entry, offset) = (Arc::clone(&transfer.entry), transfer.slice.offset());
     let header = link.way.lanes.header(kind, serial, false);
     let bytes = ACCESS_LEN + usize::try_from(len).expect("as long as a frame");
-    let handed = hand(link.peer, &mut link.way, carrier, (&header, bytes), |into| {
+    let handed = hand(link, carrier, (&header, bytes), |into| {
         let (front, back) = into.split_at_mut(ACCESS_LEN);
         front.copy_from_slice(&access);
         // In range: the slice lies in its region, which stays registered while the slice is held.
-        let copied = entry.with(|memory| hg_na_memory::copy_out(memory, offset, back));
-        matches!(copied, Some(Ok(())))
+        read((&entry, offset), back)
     });
     if handed.is_ok() {
         link.initiator.announced(len);
@@ -377,24 +373,15 @@ fn send_lent<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step
         }
     };
     let kind = if is_put { Kind::PutLent } else { Kind::GetLent };
-    let header = link.way.lanes.header(kind, serial, false);
-    let len = ACCESS_LEN + GRANT_LEN;
-    let handed = hand(link.peer, &mut link.way, carrier, (&header, len), |into| {
-        let (front, back) = into.split_at_mut(ACCESS_LEN);
-        front.copy_from_slice(&access);
-        back.copy_from_slice(&grant.encode());
-        true
-    });
-    Some(match handed {
-        Ok(_) => {
-            link.initiator.announced_lent(lent, times_left);
-            Step::Left
-        }
-        Err(fault) => {
-            carrier.revoke(lent);
-            stopped::<C>(fault)
-        }
-    })
+    let mut content = [0; ACCESS_LEN + GRANT_LEN];
+    content[..ACCESS_LEN].copy_from_slice(&access);
+    content[ACCESS_LEN..].copy_from_slice(&grant.encode());
+    let step = send_plain(link, carrier, (kind, serial), &content);
+    match step {
+        Step::Left => link.initiator.announced_lent(lent, times_left),
+        _ => carrier.revoke(lent),
+    }
+    Some(step)
 }
 
 /// Hands the next move of a peer's transfer over.
@@ -539,6 +526,12 @@ fn put_bytes<K, R>(
     }
     link.owner.arrived(id, bytes.len() as u64);
     Ok(())
+}
+
+/// Copies bytes from their place; `false`: it is not registered any more.
+fn read((entry, offset): (&Entry, u64), into: &mut [u8]) -> bool {
+    let copied = entry.with(|memory| hg_na_memory::copy_out(memory, offset, into));
+    matches!(copied, Some(Ok(())))
 }
 
 /// Copies bytes to their place; `false`: it is not registered any more.

@@ -63,13 +63,9 @@ impl Open {
     }
 }
 
-/// A transfer that was given up.
-#[derive(Debug)]
-pub struct Given {
-    /// Its completion.
-    pub completion: Completion,
-    /// Its own memory goes back: nothing of it may be sent from there any more.
-    pub serial: u64,
+/// What is left to be done for an operation that was given up: its own memory goes back, so nothing of it may be sent from there any more.
+#[derive(Debug, Default)]
+pub struct Cancelled {
     /// The owner is to be told.
     pub is_told: bool,
     /// Its memory is lent, for writing: the owner may go on writing.
@@ -202,11 +198,11 @@ impl Initiator {
     }
 
     /// Ends one early.
-    pub fn cancel(&mut self, serial: u64) -> Option<Given> {
+    pub fn cancel(&mut self, serial: u64) -> Option<(Completion, Cancelled)> {
         if let Some(at) = self.waiting.iter().position(|it| it.id.serial == serial) {
             let transfer = self.waiting.remove(at)?;
             let completion = transfer.end(Some((Error::Cancelled, Reached::Never)));
-            return Some(Given { completion, serial, is_told: false, written: None });
+            return Some((completion, Cancelled::default()));
         }
         let open = self.open.get_mut(&serial)?;
         let transfer = open.transfer.take()?;
@@ -215,7 +211,7 @@ impl Initiator {
         let is_written = open.lent.is_some() && !open.is_put;
         let written = is_written.then(|| Arc::clone(&transfer.entry));
         let completion = transfer.end(Some((Error::Cancelled, Reached::Unknown)));
-        Some(Given { completion, serial, is_told, written })
+        Some((completion, Cancelled { is_told, written }))
     }
 
     /// Where the next `len` bytes of a get belong; `None`: nowhere, they are passed over.

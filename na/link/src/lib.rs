@@ -36,9 +36,9 @@ pub mod verdict;
 
 pub use exchange::{Carrier, Framed};
 pub use frame::{Header, Kind};
-pub use initiator::{Initiator, Lent, Piece, abandon};
+pub use initiator::{Cancelled, Initiator, Lent, Piece, abandon};
 pub use link::{Limits, Link};
-pub use links::{Cancelled, Links};
+pub use links::Links;
 pub use moves::{Grant, Moves};
 pub use owner::Owner;
 pub use record::{Greeting, Record};

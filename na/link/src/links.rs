@@ -12,7 +12,7 @@ use hg_na_parts::receives::Receive;
 use rustc_hash::FxHashMap;
 
 use crate::{
-    initiator::{Given, Lent},
+    initiator::{Cancelled, Lent},
     link::{Limits, Link, Standing, TRANSFERS},
     sending::{Lane, Sending, ended},
     table::{Key, Table},
@@ -37,22 +37,6 @@ pub struct Links<K, W> {
     hung_up: usize,
     /// Bytes of memory that withheld messages take, as far as they are counted.
     held: u64,
-}
-
-/// What a cancellation has come to.
-#[derive(Debug)]
-pub enum Cancelled {
-    /// A message, or a receive: nobody else is concerned.
-    Here,
-    /// A transfer; its completion was told.
-    Transfer {
-        /// Names it.
-        serial: u64,
-        /// The owner is to be told.
-        is_told: bool,
-        /// Its memory is lent, for writing.
-        written: Option<std::sync::Arc<hg_na_parts::regions::Entry>>,
-    },
 }
 
 impl<K: Clone + Eq + Hash, W> Links<K, W> {
@@ -170,13 +154,10 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
         op: Op,
         held: impl FnOnce(&W) -> usize,
     ) -> Result<OpId, Rejected> {
-        if let Err(error) = self.check(&op, held) {
-            return Err(Rejected { op, error });
-        }
-        self.serial += 1;
-        let id = OpId { scope: op.peer().index(), serial: self.serial };
-        let Some(link) = self.find(op.peer()) else {
-            return Err(Rejected { op, error: Error::UnknownPeer });
+        let id = OpId { scope: op.peer().index(), serial: self.serial + 1 };
+        let link = match self.check(&op, held) {
+            Ok(link) => link,
+            Err(error) => return Err(Rejected { op, error }),
         };
         match op {
             Op::SendControl { message, .. } => {
@@ -198,12 +179,17 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
             Op::Get { local, remote, .. } => {
                 link.initiator.post(Transfer::new(id, token, false, local, &remote));
             }
-            op => return Err(Rejected { op, error: UNSUPPORTED }),
+            op => {
+                let error = Error::Unsupported("this operation over a network");
+                return Err(Rejected { op, error });
+            }
         }
+        self.serial = id.serial;
         Ok(id)
     }
 
-    fn check(&mut self, op: &Op, held: impl FnOnce(&W) -> usize) -> Result<(), Error> {
+    /// The peer of an operation, if that can be accepted.
+    fn check(&mut self, op: &Op, held: impl FnOnce(&W) -> usize) -> Result<&mut Link<K, W>, Error> {
         let (peer, limits) = (op.peer(), self.limits);
         if self.table.is_past(self.key(peer)) {
             return Err(Error::PeerGone(GoneReason::Ended));
@@ -212,42 +198,34 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
         if let Some(reason) = link.gone() {
             return Err(Error::PeerGone(reason.clone()));
         }
-        let fits = |message: &Message, max| {
-            let len = message.len();
-            if len > max { Err(Error::TooLong { len, max }) } else { Ok(()) }
-        };
-        let (lane, held) = match op {
-            Op::SendUnexpected { message, .. } => {
-                fits(message, limits.message)?;
-                (Lane::Unexpected, 0)
-            }
-            Op::SendExpected { message, .. } => {
-                fits(message, limits.message)?;
-                (Lane::Expected, 0)
-            }
+        let (lane, message, max, held) = match op {
+            Op::SendUnexpected { message, .. } => (Lane::Unexpected, message, limits.message, 0),
+            Op::SendExpected { message, .. } => (Lane::Expected, message, limits.message, 0),
             Op::SendControl { message, .. } => {
-                fits(message, limits.control)?;
-                (Lane::Control, held(&link.way))
+                (Lane::Control, message, limits.control, held(&link.way))
             }
             Op::RecvExpected { tag, .. } if link.receives.contains(*tag) => {
                 return Err(Error::TagInUse(*tag));
             }
-            Op::RecvExpected { .. } => return Ok(()),
             Op::Put { local, remote, .. } | Op::Get { from: _, local, remote } => {
                 transfer::check(local, remote, matches!(op, Op::Put { .. }))?;
-                if link.initiator.len() < limits.transfers {
-                    return Ok(());
+                if link.initiator.len() >= limits.transfers {
+                    link.refusals.add(TRANSFERS);
+                    return Err(Error::Again);
                 }
-                link.refusals.add(TRANSFERS);
-                return Err(Error::Again);
+                return Ok(link);
             }
-            _ => return Err(UNSUPPORTED),
+            _ => return Ok(link),
         };
+        let len = message.len();
+        if len > max {
+            return Err(Error::TooLong { len, max });
+        }
         if link.queues.len(lane) + held >= limits.depth {
             link.refusals.add(lane.place());
             return Err(Error::Again);
         }
-        Ok(())
+        Ok(link)
     }
 
     /// Ends an operation that has not left, and tells so. `None`: there is no such operation, or it is too late.
@@ -255,16 +233,16 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
         let link = self.at(id.scope)?;
         if let Some(sending) = link.queues.cancel(id.serial) {
             done.push(sending.end(Some((Error::Cancelled, Reached::Never))));
-            return Some(Cancelled::Here);
+            return Some(Cancelled::default());
         }
         if let Some(receive) = link.receives.cancel(id.serial) {
             let failure = Some((Error::Cancelled, Reached::Unknown));
             done.push(ended(id, receive.token, failure, Returned::Nothing));
-            return Some(Cancelled::Here);
+            return Some(Cancelled::default());
         }
-        let Given { completion, serial, is_told, written } = link.initiator.cancel(id.serial)?;
+        let (completion, cancelled) = link.initiator.cancel(id.serial)?;
         done.push(completion);
-        Some(Cancelled::Transfer { serial, is_told, written })
+        Some(cancelled)
     }
 
     /// Whether admission is open to all.
@@ -443,6 +421,3 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
 fn cost(len: usize) -> u64 {
     (len + size_of::<Message>()) as u64
 }
-
-/// What no network transport does.
-const UNSUPPORTED: Error = Error::Unsupported("this operation over a network");

@@ -136,9 +136,9 @@ impl World {
             Event::ToInitiator => self.reach_initiator(),
             Event::Cancel(at) => {
                 let Some(serial) = self.all.keys().nth(at).copied() else { return };
-                let Some(given) = self.initiator.cancel(serial) else { return };
-                self.done.push(given.completion);
-                if given.is_told {
+                let Some((ended, cancelled)) = self.initiator.cancel(serial) else { return };
+                self.done.push(ended);
+                if cancelled.is_told {
                     self.to_owner.push_back(Frame::Withdraw(serial));
                 }
             }
@@ -345,8 +345,8 @@ fn memory_that_was_lent_is_kept_until_the_owner_has_said_its_last_word() {
     assert!(again.lent == Some(0) && again.completion.is_none());
     assert!(world.initiator.next(9).is_some_and(|it| it.id.serial == 1 && it.in_frames));
     assert!(world.initiator.ended(1, Verdict::Ok).is_err(), "it was not asked for again yet");
-    let given = world.initiator.cancel(2).unwrap();
-    assert!(given.is_told && given.written.is_some(), "a late writer may still come");
+    let (_, cancelled) = world.initiator.cancel(2).unwrap();
+    assert!(cancelled.is_told && cancelled.written.is_some(), "a late writer may still come");
     let ended = world.initiator.ended(2, Verdict::Cancelled).unwrap();
     assert!(ended.lent == Some(1) && ended.completion.is_none());
     let lent = world.initiator.fail(&GoneReason::Exited, &mut world.done);

@@ -294,7 +294,7 @@ impl TcpContext {
         outbound: Option<&mut Outbound>,
     ) {
         if let Some(outbound) = outbound {
-            outbound.fail(peer, why, &mut self.finished);
+            outbound.end((peer, why), false, &mut self.finished);
         }
         if let Some(link) = self.links.find(peer) {
             link.way.state = State::Ended;

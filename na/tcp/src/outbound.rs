@@ -451,28 +451,19 @@ impl Outbound {
         }
     }
 
-    /// Ends the messages of one peer, though they may still be sent.
-    pub(crate) fn abandon(&mut self, peer: Peer, why: &GoneReason, done: &mut Vec<Completion>) {
+    /// Ends the messages of one peer. `goes_on`: the connection does, and they may still be sent.
+    pub(crate) fn end(
+        &mut self,
+        (peer, why): (Peer, &GoneReason),
+        goes_on: bool,
+        done: &mut Vec<Completion>,
+    ) {
         for leaving in self.leaving.iter_mut().filter(|leaving| leaving.peer == peer) {
             let Some((id, token)) = leaving.op.take() else { continue };
-            let copy = if leaving.message.slot().is_some() {
-                Message::copied(leaving.message.as_slice())
-            } else {
-                Message::from(leaving.message.as_slice().to_vec())
-            };
+            let bytes = if goes_on { leaving.message.as_slice() } else { &[] };
+            let copy = Message::copied(bytes);
             let message = std::mem::replace(&mut leaving.message, copy);
-            let failure = Some((Error::PeerGone(why.clone()), Reached::Unknown));
-            done.push(ended(id, token, failure, given_back(message)));
-        }
-    }
-
-    /// Ends everything: the connection takes nothing more.
-    pub(crate) fn fail(&mut self, peer: Peer, why: &GoneReason, done: &mut Vec<Completion>) {
-        let taken = self.taken;
-        for leaving in self.leaving.iter_mut().filter(|leaving| leaving.peer == peer) {
-            let Some((id, token)) = leaving.op.take() else { continue };
-            let message = std::mem::replace(&mut leaving.message, Message::inline(0));
-            let is_inside = leaving.start >= taken;
+            let is_inside = !goes_on && leaving.start >= self.taken;
             let reached = if is_inside { Reached::Never } else { Reached::Unknown };
             let failure = Some((Error::PeerGone(why.clone()), reached));
             done.push(ended(id, token, failure, given_back(message)));
@@ -517,7 +508,7 @@ mod tests {
         let mut done = Vec::new();
         outbound.settle(first, &mut done);
         outbound.gather(2 * HEADER + 100 + 1, &mut plain);
-        outbound.fail(peer, &GoneReason::Exited, &mut done);
+        outbound.end((peer, &GoneReason::Exited), false, &mut done);
         let expected = [None, Some(Reached::Unknown), Some(Reached::Unknown), Some(Reached::Never)];
         assert_eq!(reached(&done), (1..).zip(expected).collect::<Vec<_>>());
     }

@@ -73,15 +73,13 @@ impl TcpContext {
 
     pub(crate) fn cancel_op(&mut self, id: OpId) {
         let Self { links, wires, finished, dirty, .. } = self;
-        let Some(ended) = links.cancel(id, finished) else { return };
+        let Some(Cancelled { is_told, .. }) = links.cancel(id, finished) else { return };
         let Some(link) = links.at(id.scope) else { return };
         let mut held = 0;
         if let State::Open { wire, side } = link.way.state
             && let Some(wire) = wires.find(wire)
         {
-            if let Cancelled::Transfer { serial, is_told, .. } = ended {
-                cancelled(link.peer, serial, is_told, (wire, side));
-            }
+            cancelled(link.peer, id.serial, is_told, (wire, side));
             held = wire.outbound.controls();
             if wire.outbound.has_frames() && !wire.is_dirty {
                 wire.is_dirty = true;
@@ -129,7 +127,7 @@ impl TcpContext {
     /// Ends one link of a connection that goes on.
     pub(crate) fn close_link(&mut self, wire: &mut Wire, side: usize, why: &GoneReason) {
         let Some(peer) = wire.slots[side].peer.take() else { return };
-        wire.outbound.abandon(peer, why, &mut self.finished);
+        wire.outbound.end((peer, why), true, &mut self.finished);
         wire.outbound.detach(peer, None);
         self.end_link(peer, why, None);
     }

@@ -316,12 +316,12 @@ impl End {
 
     pub(crate) fn cancel(&mut self, id: OpId) {
         let ended = self.links.cancel(id, &mut self.done);
-        let Some(Cancelled::Transfer { serial, is_told, written }) = ended else { return };
+        let Some(Cancelled { is_told, written }) = ended else { return };
         if let Some(entry) = written {
             entry.abandon();
         }
         if is_told && let Some(link) = self.links.at(id.scope) {
-            link.way.aborts.push_back(serial);
+            link.way.aborts.push_back(id.serial);
         }
     }
 
