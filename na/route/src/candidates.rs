@@ -15,32 +15,12 @@ use hg_na::{
     Waiter as _,
 };
 
-use crate::{
-    Way, context::RouteContext, held::Waiting, marks::Mark, names::Renamed, trials::Candidate,
-};
+use crate::{Way, context::RouteContext, marks::Mark, names::Renamed};
 
 /// Tag of the receive that makes the local plugin connect. It is cancelled before anything of the user's is posted.
 const TRIAL: Tag = Tag::MAX;
 
 impl RouteContext {
-    /// Says whether requests of one peer are taken, wherever it is.
-    pub(crate) fn admit(&mut self, peer: Peer, open: bool) {
-        let inner = if peer.index() & Peer::SECOND != 0 {
-            Some(self.network.inner(peer))
-        } else if self.marks.of(peer) == Mark::Moved {
-            self.moves.inner(peer)
-        } else {
-            if let Some(candidate) = self.candidates.get_mut(&peer) {
-                candidate.is_admitted = open;
-            }
-            return self.local.set_admission_of(peer, open);
-        };
-        if let Some(inner) = inner {
-            self.network.touch();
-            self.network.context.set_admission_of(inner, open);
-        }
-    }
-
     /// Has an operation wait for the end of the trial.
     pub(crate) fn post_candidate(
         &mut self,
@@ -48,16 +28,13 @@ impl RouteContext {
         token: Token,
         op: Op,
     ) -> Result<OpId, Rejected> {
-        let (depth, id) = (self.caps.queue_depth, self.own_id());
-        if let Err(error) = self.fits(Way::Local, &op) {
+        let refused = self.fits(Way::Local, &op).err().or_else(|| self.refuses(&op));
+        if let Some(error) = refused {
             return Err(Rejected { op, error });
         }
         let Some(candidate) = self.candidates.get_mut(&peer) else {
             return Err(Rejected { op, error: Error::UnknownPeer });
         };
-        if let Some(error) = candidate.held.refuses(&op, depth) {
-            return Err(Rejected { op, error });
-        }
         if candidate.trial.is_none() && !candidate.is_local {
             let receive = Op::RecvExpected { from: peer, tag: TRIAL };
             match self.local.post(0, receive) {
@@ -71,23 +48,10 @@ impl RouteContext {
                 Err(Rejected { error, .. }) => return Err(Rejected { op, error }),
             }
         }
-        candidate.held.push(Waiting { id, token, op: in_own_memory(op) });
         if self.is_sleeping {
             self.waiter.wake();
         }
-        Ok(id)
-    }
-
-    /// Cancels what waits here; says whether it was that.
-    pub(crate) fn cancel_waiting(&mut self, id: OpId) -> bool {
-        let depth = self.caps.queue_depth;
-        for (peer, candidate) in &mut self.candidates {
-            let Some(waiting) = candidate.held.cancel(id) else { continue };
-            self.ended.push(waiting.fail(Error::Cancelled));
-            candidate.held.tell_room(*peer, depth, &mut self.ended);
-            return true;
-        }
-        self.cancel_held(id)
+        Ok(self.hold(token, in_own_memory(op)))
     }
 
     /// Looks whether peers on trial are connected by now; says whether any is.
@@ -110,7 +74,6 @@ impl RouteContext {
     fn settle(&mut self, peer: Peer) {
         let Some(candidate) = self.candidates.get_mut(&peer) else { return };
         candidate.is_local = true;
-        candidate.held.put_receives_first();
         if let Some(trial) = candidate.trial.take() {
             self.local.cancel(trial);
         }
@@ -119,19 +82,8 @@ impl RouteContext {
 
     /// Posts what waits for a peer that is reached locally, as far as there is room.
     fn flush_settled(&mut self, peer: Peer) {
-        let depth = self.caps.queue_depth;
-        while let Some(candidate) = self.candidates.get_mut(&peer)
-            && let Some(waiting) = candidate.held.pop()
-        {
-            let back = self.post_held((Way::Local, peer), peer, waiting);
-            if let (Some(back), Some(candidate)) = (back, self.candidates.get_mut(&peer)) {
-                candidate.held.put_back(back);
-                break;
-            }
-        }
-        let Some(candidate) = self.candidates.get_mut(&peer) else { return };
-        candidate.held.tell_room(peer, depth, &mut self.ended);
-        if candidate.held.is_empty() {
+        self.flush_held(peer, (Way::Local, peer));
+        if !self.held.contains_key(&peer) {
             self.candidates.remove(&peer);
             self.marks.set(peer, Mark::Settled);
         }
@@ -196,7 +148,7 @@ impl RouteContext {
 
     /// The local plugin's peer on trial has hung up: nothing of it will come.
     fn end_trial(&mut self, peer: Peer, reason: &GoneReason, done: &mut Vec<Completion>) {
-        let Some(mut candidate) = self.candidates.remove(&peer) else { return };
+        let Some(candidate) = self.candidates.remove(&peer) else { return };
         // What was cancelled meanwhile ends before.
         done.append(&mut self.ended);
         if !candidate.is_local && !candidate.forgotten && moves(reason) {
@@ -207,9 +159,7 @@ impl RouteContext {
                     if !candidate.is_admitted {
                         self.network.context.set_admission_of(inner, false);
                     }
-                    candidate.held.put_receives_first();
-                    let Candidate { uid, held, .. } = candidate;
-                    return self.move_to_network(peer, inner, uid, held, reason);
+                    return self.move_to_network(peer, inner, candidate.uid, reason);
                 }
                 Err(error) => {
                     tracing::info!(%error, "no way to a peer that is not reached locally")
@@ -217,23 +167,8 @@ impl RouteContext {
             }
         }
         self.marks.set(peer, Mark::Settled);
-        candidate.held.fail(false, reason, done);
-        candidate.held.fail(true, reason, done);
+        self.fail_held(peer, true, reason, done);
         done.push(Completion::HungUp { peer, reason: reason.clone() });
-    }
-
-    /// The peer is gone: ends what is held for it, receives or everything else.
-    pub(crate) fn fail_held(
-        &mut self,
-        peer: Peer,
-        receives: bool,
-        reason: &GoneReason,
-        done: &mut Vec<Completion>,
-    ) {
-        let candidate = self.candidates.get_mut(&peer).map(|it| &mut it.held);
-        if let Some(held) = candidate.or_else(|| self.moves.held(peer)) {
-            held.fail(receives, reason, done);
-        }
     }
 }
 

@@ -14,7 +14,8 @@ use uuid::Uuid;
 
 use crate::{
     Way,
-    both::Both,
+    domain::RouteDomain,
+    held::Held,
     marks::{Mark, Marks},
     moves::Moves,
     names::{Names, seconds},
@@ -27,7 +28,19 @@ use crate::{
 };
 
 /// Scope of the ids of operations that wait here.
-const OWN_SCOPE: u32 = Peer::SECOND - 1;
+pub(crate) const OWN_SCOPE: u32 = Peer::SECOND - 1;
+
+/// Where a peer is reached.
+pub(crate) enum At {
+    Local,
+    /// The local plugin is tried.
+    Trial,
+    /// By the network, which calls it so.
+    Network(Peer),
+    /// It took the network, and is gone.
+    Gone,
+}
+
 /// A context of both plugins.
 pub(crate) struct RouteContext {
     address: Address,
@@ -49,7 +62,9 @@ pub(crate) struct RouteContext {
     /// Those of them that are not known to be connected; the receives that make the local plugin connect.
     pub(crate) undecided: Vec<Peer>,
     pub(crate) trials: FxHashSet<OpId>,
-    /// Operations that waited here and are a plugin's now.
+    /// Operations that wait here, by their peers.
+    pub(crate) held: FxHashMap<Peer, Held>,
+    /// Those that did and are a plugin's now.
     pub(crate) names: Names,
     /// The local plugin's handles of those that take the network instead, until it has said its last word about them.
     pub(crate) leaving: FxHashSet<Peer>,
@@ -85,7 +100,7 @@ impl RouteContext {
     /// # Errors
     /// [`Error::BadAddress`] when their addresses do not fit into one.
     pub(crate) fn new(
-        domain: &Both,
+        domain: &RouteDomain,
         uid: &Uid,
         local: Box<dyn Context>,
         network: (Box<dyn Context>, bool),
@@ -106,6 +121,7 @@ impl RouteContext {
             candidates: FxHashMap::default(),
             undecided: Vec::new(),
             trials: FxHashSet::default(),
+            held: FxHashMap::default(),
             names: Names::default(),
             leaving: FxHashSet::default(),
             moves: Moves::default(),
@@ -131,15 +147,16 @@ impl RouteContext {
         }
     }
 
-    fn way_to(&self, peer: Peer) -> Way {
-        let is_network = peer.index() & Peer::SECOND != 0 || self.marks.of(peer) == Mark::Moved;
-        if is_network { Way::Network } else { Way::Local }
-    }
-
-    /// A name for an operation that waits here.
-    pub(crate) fn own_id(&mut self) -> OpId {
-        self.serial += 1;
-        OpId { scope: OWN_SCOPE, serial: self.serial }
+    /// Where a peer is reached.
+    pub(crate) fn at(&self, peer: Peer) -> At {
+        if peer.index() & Peer::SECOND != 0 {
+            return At::Network(self.network.inner(peer));
+        }
+        match self.marks.of(peer) {
+            Mark::None | Mark::Settled => At::Local,
+            Mark::Candidate => At::Trial,
+            Mark::Moved => self.moves.inner(peer).map_or(At::Gone, At::Network),
+        }
     }
 
     /// Whether a fast way may carry it: no registered memory, and not longer than the other way allows.
@@ -243,8 +260,8 @@ impl RouteContext {
     /// Cancels what a plugin has.
     fn cancel_posted(&mut self, id: OpId) {
         if id.scope & Peer::SECOND != 0 {
-            self.network.touch();
-            self.network.context.cancel(self.network.own(id));
+            let own = self.network.own(id);
+            self.network.touch().cancel(own);
         } else {
             self.local.cancel(id);
         }
@@ -341,22 +358,15 @@ impl Context for RouteContext {
 
     fn forget(&mut self, peer: Peer) {
         self.disturb();
-        let inner = if peer.index() & Peer::SECOND == 0 {
-            match self.marks.of(peer) {
-                Mark::Moved => self.moves.inner(peer),
-                _ => {
-                    if let Some(candidate) = self.candidates.get_mut(&peer) {
-                        candidate.forgotten = true;
-                    }
-                    return self.local.forget(peer);
+        match self.at(peer) {
+            At::Network(inner) => self.network.touch().forget(inner),
+            At::Gone => {}
+            At::Local | At::Trial => {
+                if let Some(candidate) = self.candidates.get_mut(&peer) {
+                    candidate.forgotten = true;
                 }
+                self.local.forget(peer);
             }
-        } else {
-            Some(self.network.inner(peer))
-        };
-        if let Some(inner) = inner {
-            self.network.touch();
-            self.network.context.forget(inner);
         }
     }
 
@@ -366,18 +376,13 @@ impl Context for RouteContext {
         if len > max {
             return Err(Error::TooLong { len, max });
         }
-        if to.index() & Peer::SECOND != 0 {
-            return self.network.context.message(self.network.inner(to), len);
-        }
-        match self.marks.of(to) {
-            Mark::None | Mark::Settled => self.local.message(to, len),
+        match self.at(to) {
+            At::Network(inner) => self.network.context.message(inner, len),
+            At::Local => self.local.message(to, len),
             // Memory that either way can carry.
-            Mark::Candidate if len <= hg_na::INLINE_MAX => Ok(Message::inline(len)),
-            Mark::Candidate => Ok(Message::from(vec![0; len])),
-            Mark::Moved => match self.moves.inner(to) {
-                Some(inner) => self.network.context.message(inner, len),
-                None => Err(Error::UnknownPeer),
-            },
+            At::Trial if len <= hg_na::INLINE_MAX => Ok(Message::inline(len)),
+            At::Trial => Ok(Message::from(vec![0; len])),
+            At::Gone => Err(Error::UnknownPeer),
         }
     }
 
@@ -471,7 +476,7 @@ impl Context for RouteContext {
 
     fn cancel(&mut self, id: OpId) {
         self.disturb();
-        if id.scope == OWN_SCOPE && self.cancel_waiting(id) {
+        if id.scope == OWN_SCOPE && self.cancel_held(id) {
             if self.is_sleeping {
                 self.waiter.wake();
             }
@@ -483,13 +488,21 @@ impl Context for RouteContext {
     fn set_admission(&mut self, open: bool) {
         self.disturb();
         self.local.set_admission(open);
-        self.network.touch();
-        self.network.context.set_admission(open);
+        self.network.touch().set_admission(open);
     }
 
     fn set_admission_of(&mut self, peer: Peer, open: bool) {
         self.disturb();
-        self.admit(peer, open);
+        match self.at(peer) {
+            At::Network(inner) => self.network.touch().set_admission_of(inner, open),
+            At::Gone => {}
+            At::Local | At::Trial => {
+                if let Some(candidate) = self.candidates.get_mut(&peer) {
+                    candidate.is_admitted = open;
+                }
+                self.local.set_admission_of(peer, open);
+            }
+        }
     }
 
     #[inline]
@@ -507,24 +520,24 @@ impl Context for RouteContext {
     }
 
     fn way(&self, peer: Peer) -> &str {
-        self.scheme(self.way_to(peer))
+        self.scheme(match self.at(peer) {
+            At::Local | At::Trial => Way::Local,
+            At::Network(_) | At::Gone => Way::Network,
+        })
     }
 
     fn identity(&self, peer: Peer) -> Identity {
-        if peer.index() & Peer::SECOND != 0 {
-            return self.network.context.identity(self.network.inner(peer));
-        }
-        match (self.marks.of(peer), self.moves.inner(peer)) {
-            (Mark::Moved, Some(inner)) => self.network.context.identity(inner),
-            (Mark::Moved, None) => Identity::default(),
-            (Mark::None | Mark::Settled | Mark::Candidate, _) => self.local.identity(peer),
+        match self.at(peer) {
+            At::Network(inner) => self.network.context.identity(inner),
+            At::Gone => Identity::default(),
+            At::Local | At::Trial => self.local.identity(peer),
         }
     }
 
     fn views(&self, peer: Peer) -> bool {
-        match self.way_to(peer) {
-            Way::Local => self.views[0] && self.local.views(peer),
-            Way::Network => self.views[1],
+        match self.at(peer) {
+            At::Local | At::Trial => self.views[0] && self.local.views(peer),
+            At::Network(_) | At::Gone => self.views[1],
         }
     }
 
@@ -537,14 +550,11 @@ impl Context for RouteContext {
     }
 
     fn was_connected(&mut self, peer: Peer) -> bool {
-        if peer.index() & Peer::SECOND != 0 {
-            return self.network.context.was_connected(self.network.inner(peer));
-        }
-        match (self.marks.of(peer), self.moves.inner(peer)) {
-            (Mark::Candidate, _) => false, // What was posted waits here.
-            (Mark::Moved, Some(inner)) => self.network.context.was_connected(inner),
-            (Mark::Moved, None) => true,
-            (Mark::None | Mark::Settled, _) => self.local.was_connected(peer),
+        match self.at(peer) {
+            At::Network(inner) => self.network.context.was_connected(inner),
+            At::Gone => true,
+            At::Trial => false, // What was posted waits here.
+            At::Local => self.local.was_connected(peer),
         }
     }
 

@@ -9,9 +9,7 @@ impl RouteContext {
     /// was accepted before this one began.
     pub(crate) fn flush_both(&mut self) -> bool {
         let to = *self.flush_to.get_or_insert(self.serial);
-        if self.candidates.values().any(|candidate| candidate.held.has_message_to(to))
-            || self.moves.hold_message_to(to)
-        {
+        if self.held.values().any(|held| held.has_message_to(to)) {
             self.flushed = [false; 2];
             return false;
         }

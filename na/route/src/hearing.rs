@@ -105,7 +105,6 @@ impl RouteContext {
         // What was cancelled meanwhile ends before.
         done.append(&mut self.ended);
         for peer in moved {
-            self.fail_held(peer, false, reason, done);
             self.fail_held(peer, true, reason, done);
             self.moves.hang_up(peer);
             done.push(Completion::HungUp { peer, reason: reason.clone() });

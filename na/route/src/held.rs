@@ -1,12 +1,13 @@
 //! Operations that wait here for one peer, in the order of their posting.
 
-use std::collections::VecDeque;
+use std::{
+    collections::{HashSet, VecDeque},
+    mem::{Discriminant, discriminant, take},
+};
 
 use hg_na::{
     Completion, Done, Error, Failure, GoneReason, Op, OpId, Peer, Reached, Returned, Tag, Token,
 };
-
-use crate::full::Full;
 
 /// One of them.
 #[derive(Debug)]
@@ -19,11 +20,25 @@ pub(crate) struct Waiting {
 impl Waiting {
     /// Ends it here.
     pub(crate) fn fail(self, error: Error) -> Completion {
-        failed(self.id, self.token, self.op, error)
+        let Self { id, token, op } = self;
+        let reached = match op {
+            Op::RecvExpected { .. } => Reached::Unknown,
+            _ => Reached::Never,
+        };
+        let returned = match op {
+            Op::SendUnexpected { message, .. }
+            | Op::SendControl { message, .. }
+            | Op::SendExpected { message, .. } => Returned::Message(message),
+            Op::Put { local, .. } | Op::Get { local, .. } => Returned::Slice(local),
+            _ => Returned::Nothing,
+        };
+        let result = Err(Box::new(Failure { error, reached }));
+        Completion::Done(Done { id, token, result, returned })
     }
 
-    fn is_receive(&self) -> bool {
-        matches!(self.op, Op::RecvExpected { .. })
+    /// The tag of a receive.
+    fn tag(&self) -> Option<Tag> {
+        tag_of(&self.op)
     }
 }
 
@@ -31,8 +46,8 @@ impl Waiting {
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     queue: VecDeque<Waiting>,
-    /// What was refused because so many wait.
-    full: Full,
+    /// Kinds of which no more could wait, and for which room was not told since.
+    full: HashSet<Discriminant<Op>>,
 }
 
 impl Held {
@@ -43,16 +58,25 @@ impl Held {
 
     /// Whether one waits that is no receive, and was accepted no later than the one with this serial.
     pub(crate) fn has_message_to(&self, serial: u64) -> bool {
-        self.queue.iter().any(|it| !it.is_receive() && it.id.serial <= serial)
+        self.queue.iter().any(|it| it.tag().is_none() && it.id.serial <= serial)
     }
 
     /// Why one more cannot wait behind these, which is remembered where room is to be told.
     pub(crate) fn refuses(&mut self, op: &Op, depth: usize) -> Option<Error> {
-        let error = refusal(self.queue.iter().map(|it| &it.op), op, depth);
-        if matches!(error, Some(Error::Again)) {
-            self.full.add(op);
+        if let Some(tag) = tag_of(op) {
+            let is_taken = self.queue.iter().any(|it| it.tag() == Some(tag));
+            return is_taken.then_some(Error::TagInUse(tag));
         }
-        error
+        let kind = discriminant(op);
+        let is_full = self.count(kind) >= depth;
+        if is_full {
+            self.full.insert(kind);
+        }
+        is_full.then_some(Error::Again)
+    }
+
+    fn count(&self, kind: Discriminant<Op>) -> usize {
+        self.queue.iter().filter(|it| discriminant(&it.op) == kind).count()
     }
 
     /// Adds one.
@@ -72,9 +96,8 @@ impl Held {
 
     /// Receives first: answers might else come before them.
     pub(crate) fn put_receives_first(&mut self) {
-        let all = std::mem::take(&mut self.queue);
-        let (receives, others): (Vec<_>, Vec<_>) = all.into_iter().partition(Waiting::is_receive);
-        self.queue = receives.into_iter().chain(others).collect();
+        // It keeps the order of what is equal.
+        self.queue.make_contiguous().sort_by_key(|it| it.tag().is_none());
     }
 
     /// Takes one out.
@@ -85,49 +108,32 @@ impl Held {
 
     /// Tells once that so few wait that others may.
     pub(crate) fn tell_room(&mut self, peer: Peer, depth: usize, done: &mut Vec<Completion>) {
-        if self.full.take(self.queue.iter().map(|it| &it.op), depth) {
+        let mut full = take(&mut self.full);
+        let before = full.len();
+        full.retain(|kind| self.count(*kind) > depth / 2);
+        if full.len() < before {
             done.push(Completion::Room { peer });
         }
+        self.full = full;
     }
 
-    /// The peer is gone: ends receives, or everything else.
-    pub(crate) fn fail(&mut self, receives: bool, why: &GoneReason, done: &mut Vec<Completion>) {
-        let all = std::mem::take(&mut self.queue).into_iter();
-        let (ended, kept): (Vec<_>, Vec<_>) = all.partition(|it| it.is_receive() == receives);
-        self.queue = kept.into();
-        done.extend(ended.into_iter().map(|it| it.fail(Error::PeerGone(why.clone()))));
-    }
-}
-
-/// Why one more operation cannot wait behind those that wait.
-fn refusal<'a>(waiting: impl Iterator<Item = &'a Op>, op: &Op, depth: usize) -> Option<Error> {
-    let mut alike =
-        waiting.filter(|other| std::mem::discriminant::<Op>(other) == std::mem::discriminant(op));
-    let tag_of = |op: &Op| -> Option<Tag> {
-        if let Op::RecvExpected { tag, .. } = op { Some(*tag) } else { None }
-    };
-    match tag_of(op) {
-        Some(tag) => {
-            let is_taken = alike.any(|other| tag_of(other) == Some(tag));
-            is_taken.then_some(Error::TagInUse(tag))
-        }
-        None => (alike.count() >= depth).then_some(Error::Again),
+    /// The peer is gone: ends all but receives, and then those, too, or not yet.
+    pub(crate) fn fail(
+        &mut self,
+        also_receives: bool,
+        why: &GoneReason,
+        done: &mut Vec<Completion>,
+    ) {
+        self.put_receives_first();
+        let receives = self.queue.partition_point(|it| it.tag().is_some());
+        let others = self.queue.split_off(receives);
+        let ended = if also_receives { take(&mut self.queue) } else { VecDeque::new() };
+        let fail = |it: Waiting| it.fail(Error::PeerGone(why.clone()));
+        done.extend(others.into_iter().chain(ended).map(fail));
     }
 }
 
-/// The end of an operation that waited here.
-fn failed(id: OpId, token: Token, op: Op, error: Error) -> Completion {
-    let reached = match op {
-        Op::RecvExpected { .. } => Reached::Unknown,
-        _ => Reached::Never,
-    };
-    let returned = match op {
-        Op::SendUnexpected { message, .. }
-        | Op::SendControl { message, .. }
-        | Op::SendExpected { message, .. } => Returned::Message(message),
-        Op::Put { local, .. } | Op::Get { local, .. } => Returned::Slice(local),
-        _ => Returned::Nothing,
-    };
-    let result = Err(Box::new(Failure { error, reached }));
-    Completion::Done(Done { id, token, result, returned })
+/// The tag of a receive.
+fn tag_of(op: &Op) -> Option<Tag> {
+    if let Op::RecvExpected { tag, .. } = op { Some(*tag) } else { None }
 }

@@ -29,11 +29,11 @@
 //! |---|---|
 //! | `plugin` | opening: which URLs, which settings for whom |
 //! | `uid` | the address |
-//! | `domain`, `both`, `caps`, `region` | what both can do; memory that stands in both |
+//! | `domain`, `caps`, `region` | what both can do; memory that stands in both |
 //! | `context` | the fast way through: posts and completions of peers that are settled |
 //! | `trials`, `candidates` | peers that the local plugin is tried for, and what waits for them |
 //! | `moves`, `moved` | peers that took the network instead |
-//! | `held`, `full`, `names` | operations that wait here, and how they are called afterwards |
+//! | `held`, `waits`, `names` | operations that wait here, and how they are called afterwards |
 //! | `marks` | which of these a peer is |
 //! | `rounds` | which of the two a round looks at; sleep |
 //! | `flushes` | flushes of both |
@@ -56,13 +56,11 @@
 #![forbid(unsafe_code)]
 
 mod at_once;
-mod both;
 mod candidates;
 mod caps;
 mod context;
 mod domain;
 mod flushes;
-mod full;
 mod hearing;
 mod held;
 mod lookups;
@@ -79,6 +77,7 @@ mod slices;
 mod trials;
 mod uid;
 mod waiter;
+mod waits;
 
 pub use plugin::Route;
 

@@ -1,21 +1,12 @@
 //! Peers that took the network instead: their handles are still those of the local plugin, whose table does not
 //! give them out again.
 //!
-//! What was posted to them before is posted to the network under its old name ([`Renamed`]): receives first, whose
-//! answers might else come before them. While the network's queue is full, it waits here, and what comes later behind it, until the
-//! network tells room.
+//! What was posted to them before is posted to the network: receives first, whose answers might else come before them. While the
+//! network's queue is full, it waits here ([`crate::waits`]), and what comes later behind it, until the network tells room.
 
-use hg_na::{Completion, Error, GoneReason, Op, OpId, Peer, QUIET, Rejected, Token};
+use hg_na::{Completion, Error, GoneReason, Op, OpId, Peer, Rejected, Token};
 
-use crate::{
-    Way,
-    context::RouteContext,
-    held::{Held, Waiting},
-    marks::Mark,
-    moves::Moved,
-    names::{Renamed, outer},
-    uid::Uid,
-};
+use crate::{Way, context::RouteContext, marks::Mark, moves::Moved, names::outer, uid::Uid};
 
 /// Different reasons that are logged where everybody sees them.
 const REASONS_MAX: usize = 16;
@@ -27,7 +18,6 @@ impl RouteContext {
         peer: Peer,
         inner: Peer,
         uid: Uid,
-        held: Held,
         reason: &GoneReason,
     ) {
         let text = reason.to_string();
@@ -38,9 +28,8 @@ impl RouteContext {
             tracing::debug!(local = %uid.local, network = %uid.network, %reason, "and another one");
         }
         self.marks.set(peer, Mark::Moved);
-        let moved = Moved { inner, local: uid.local, held, is_refused: false };
-        self.moves.add(peer, moved);
-        self.flush_moved(peer);
+        self.moves.add(peer, Moved { inner, local: uid.local, is_refused: false });
+        self.flush_held(peer, (Way::Network, inner));
     }
 
     /// Posts to a peer that took the network.
@@ -50,28 +39,23 @@ impl RouteContext {
         token: Token,
         op: Op,
     ) -> Result<OpId, Rejected> {
-        let depth = self.caps.queue_depth;
-        let Some(moved) = self.moves.peers.get_mut(&peer) else {
+        let Some(inner) = self.moves.inner(peer) else {
             return Err(Rejected { op, error: Error::UnknownPeer });
         };
-        if let Some(error) = moved.held.refuses(&op, depth) {
+        if let Some(error) = self.refuses(&op) {
             return Err(Rejected { op, error });
         }
-        if moved.held.is_empty() || matches!(op, Op::RecvExpected { .. }) {
-            let inner = moved.inner;
-            let posted = self.post_network(peer, inner, token, op);
-            if let (Err(Rejected { error: Error::Again, .. }), Some(moved)) =
-                (&posted, self.moves.peers.get_mut(&peer))
-            {
-                moved.is_refused = true;
-            }
-            return posted;
+        let waits = self.held.get(&peer).is_some_and(|held| !held.is_empty());
+        if waits && !matches!(op, Op::RecvExpected { .. }) {
+            return Ok(self.hold(token, op));
         }
-        let id = self.own_id();
-        if let Some(moved) = self.moves.peers.get_mut(&peer) {
-            moved.held.push(Waiting { id, token, op });
+        let posted = self.post_network(peer, inner, token, op);
+        if let (Err(Rejected { error: Error::Again, .. }), Some(moved)) =
+            (&posted, self.moves.peers.get_mut(&peer))
+        {
+            moved.is_refused = true;
         }
-        Ok(id)
+        posted
     }
 
     /// The network has room at a peer, which the user knows by one handle or by several.
@@ -85,72 +69,8 @@ impl RouteContext {
             if self.moves.take_refused(peer) {
                 done.push(Completion::Room { peer });
             }
-            self.flush_moved(peer);
+            self.flush_held(peer, (Way::Network, inner));
         }
         done.append(&mut self.ended);
-    }
-
-    /// Posts what is held for a peer, as far as the network takes it.
-    fn flush_moved(&mut self, peer: Peer) {
-        while let Some(moved) = self.moves.peers.get_mut(&peer) {
-            let inner = moved.inner;
-            let Some(waiting) = moved.held.pop() else {
-                self.moves.holding.retain(|holding| *holding != peer);
-                break;
-            };
-            if let Some(back) = self.post_held((Way::Network, inner), peer, waiting) {
-                if let Some(moved) = self.moves.peers.get_mut(&peer) {
-                    moved.held.put_back(back);
-                }
-                break;
-            }
-        }
-        self.tell_room_of_held(peer);
-    }
-
-    /// Tells once that so few are held that others may be.
-    fn tell_room_of_held(&mut self, peer: Peer) {
-        let Self { moves, ended, caps, .. } = self;
-        if let Some(held) = moves.held(peer) {
-            held.tell_room(peer, caps.queue_depth, ended);
-        }
-    }
-
-    /// Posts one operation under its old name; gives it back when there is no room.
-    pub(crate) fn post_held(
-        &mut self,
-        (way, inner): (Way, Peer),
-        peer: Peer,
-        waiting: Waiting,
-    ) -> Option<Waiting> {
-        let Waiting { id, token, op } = waiting;
-        let posted = match way {
-            Way::Local => self.post_to(Way::Local, token & !QUIET, op),
-            Way::Network => self.post_network(peer, inner, token & !QUIET, op),
-        };
-        match posted {
-            Ok(new) => {
-                self.names.rename(Renamed { peer, id, token }, new);
-                None
-            }
-            Err(Rejected { op, error: Error::Again }) => Some(Waiting { id, token, op }),
-            Err(Rejected { op, error }) => {
-                self.ended.push(Waiting { id, token, op }.fail(error));
-                None
-            }
-        }
-    }
-
-    /// Cancels what is held; says whether it was that.
-    pub(crate) fn cancel_held(&mut self, id: OpId) -> bool {
-        for peer in &self.moves.holding {
-            let Some(moved) = self.moves.peers.get_mut(peer) else { continue };
-            let Some(waiting) = moved.held.cancel(id) else { continue };
-            self.ended.push(waiting.fail(Error::Cancelled));
-            let peer = *peer;
-            self.tell_room_of_held(peer);
-            return true;
-        }
-        false
     }
 }

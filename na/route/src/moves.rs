@@ -3,14 +3,13 @@
 use hg_na::{Address, Peer};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{held::Held, names::outer};
+use crate::names::outer;
 
 /// A peer that took the network.
 #[derive(Debug)]
 pub(crate) struct Moved {
     pub(crate) inner: Peer,
     pub(crate) local: Address,
-    pub(crate) held: Held,
     /// The network has refused something of the user's.
     pub(crate) is_refused: bool,
 }
@@ -33,8 +32,6 @@ pub(crate) struct Moves {
     places: Vec<Place>,
     /// Who has sent something last, by the network's handle and by the user's.
     last: Option<(Peer, Peer)>,
-    /// Peers with something held.
-    pub(crate) holding: Vec<Peer>,
     pub(crate) reasons: FxHashSet<String>,
 }
 
@@ -50,12 +47,6 @@ impl Moves {
         self.place(moved.inner).moved = Some(peer);
         self.by_local.insert(moved.local.clone(), peer);
         self.peers.insert(peer, moved);
-        self.holding.push(peer);
-    }
-
-    /// What waits for it.
-    pub(crate) fn held(&mut self, peer: Peer) -> Option<&mut Held> {
-        self.peers.get_mut(&peer).map(|moved| &mut moved.held)
     }
 
     /// The network's handle of it.
@@ -111,14 +102,8 @@ impl Moves {
         (self.peers.iter().filter_map(is_it).collect(), shown)
     }
 
-    /// Whether a message up to this serial waits for the network's room.
-    pub(crate) fn hold_message_to(&self, serial: u64) -> bool {
-        self.peers.values().any(|moved| moved.held.has_message_to(serial))
-    }
-
     /// The peer has hung up: who is looked up at its address is another one.
     pub(crate) fn hang_up(&mut self, peer: Peer) {
-        self.holding.retain(|holding| *holding != peer);
         let local = self.peers.get(&peer).map(|moved| &moved.local);
         if let Some(local) = local.filter(|local| self.by_local.get(*local) == Some(&peer)) {
             self.by_local.remove(local);

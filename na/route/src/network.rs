@@ -89,10 +89,11 @@ impl Network {
         is_over
     }
 
-    /// It is about to be given something to do.
+    /// Its context, which is about to be given something to do.
     #[inline]
-    pub(crate) fn touch(&mut self) {
+    pub(crate) fn touch(&mut self) -> &mut dyn Context {
         self.touched = true;
+        self.context.as_mut()
     }
 
     /// Whether this round looks at it.

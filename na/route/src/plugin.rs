@@ -13,7 +13,6 @@ use hg_na::{Address, Domain, Error, Offer, OpenOptions, Plugin, UID};
 use uuid::Uuid;
 
 use crate::{
-    both::Both,
     domain::RouteDomain,
     uid::{bad, name_of},
 };
@@ -149,7 +148,7 @@ impl Plugin for Route {
             Ok((node, local)) => {
                 settings.check(&[wanted.local, wanted.network])?;
                 let (local, network) = ((local, wanted.local), (network, wanted.network));
-                Ok(Arc::new(RouteDomain(Both::new(node, local, network))))
+                Ok(Arc::new(RouteDomain::new(node, local, network)))
             }
             Err(error) if wanted.both || is_about_settings(&error) => Err(error),
             Err(error) => {

@@ -2,13 +2,12 @@
 
 use hg_na::OpId;
 
-use crate::{held::Held, uid::Uid};
+use crate::uid::Uid;
 
 /// A peer on trial.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     pub(crate) uid: Uid,
-    pub(crate) held: Held,
     /// What makes the local plugin connect.
     pub(crate) trial: Option<OpId>,
     /// It is reached locally; what waits has had no room yet.
@@ -20,7 +19,6 @@ pub(crate) struct Candidate {
 impl Candidate {
     /// Nothing was posted to it yet.
     pub(crate) fn new(uid: Uid) -> Self {
-        let (held, is_admitted) = (Held::default(), true);
-        Self { uid, held, trial: None, is_local: false, forgotten: false, is_admitted }
+        Self { uid, trial: None, is_local: false, forgotten: false, is_admitted: true }
     }
 }
