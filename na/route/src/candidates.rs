@@ -15,7 +15,7 @@ use hg_na::{
     Waiter as _,
 };
 
-use crate::{Way, context::RouteContext, marks::Mark, names::Renamed};
+use crate::{Way, context::RouteContext, marks::Mark, names::Renamed, slices};
 
 /// Tag of the receive that makes the local plugin connect. It is cancelled before anything of the user's is posted.
 const TRIAL: Tag = Tag::MAX;
@@ -26,9 +26,10 @@ impl RouteContext {
         &mut self,
         peer: Peer,
         token: Token,
-        op: Op,
+        mut op: Op,
     ) -> Result<OpId, Rejected> {
-        let refused = self.fits(Way::Local, &op).err().or_else(|| self.refuses(&op));
+        let refused = slices::parts(&mut op, Way::Local, self.scheme(Way::Local)).err();
+        let refused = refused.or_else(|| self.refuses(&op));
         if let Some(error) = refused {
             return Err(Rejected { op, error });
         }

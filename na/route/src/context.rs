@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use hg_na::{
     Address, Begun, Caps, Completion, Context, Descriptor, Error, Exchange, Exchanged, Identity,
-    LocalSlice, Message, Op, OpId, Peer, Rejected, RemoteSlice, Tag, Token, Transit, Waiter,
+    Message, Op, OpId, Peer, Rejected, Tag, Token, Transit, Waiter,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 use uuid::Uuid;
@@ -267,63 +267,19 @@ impl RouteContext {
         }
     }
 
-    /// Hands an operation to a plugin, with its own part of the memory that it names.
-    pub(crate) fn post_to(&mut self, way: Way, token: Token, op: Op) -> Result<OpId, Rejected> {
-        match op {
-            Op::Put { to, local, remote } => {
-                let make = |to, local, remote| Op::Put { to, local, remote };
-                self.post_transfer((way, token), to, local, remote, make)
-            }
-            Op::Get { from, local, remote } => {
-                let make = |from, local, remote| Op::Get { from, local, remote };
-                self.post_transfer((way, token), from, local, remote, make)
-            }
-            Op::View { from, remote } => {
-                let seen = match slices::far(&remote, self.scheme(way)) {
-                    Ok(seen) => seen,
-                    Err(error) => return Err(Rejected { op: Op::View { from, remote }, error }),
-                };
-                let posted = self.plugin(way).post(token, Op::View { from, remote: seen });
-                posted.map_err(|Rejected { error, .. }| Rejected {
-                    op: Op::View { from, remote },
-                    error,
-                })
-            }
-            message => self.plugin(way).post(token, message),
-        }
-    }
-
-    fn post_transfer(
-        &mut self,
-        (way, token): (Way, Token),
-        peer: Peer,
-        local: LocalSlice,
-        remote: RemoteSlice,
-        make: impl Fn(Peer, LocalSlice, RemoteSlice) -> Op,
-    ) -> Result<OpId, Rejected> {
-        let parts = slices::near(&local, way)
-            .and_then(|near| Ok((near, slices::far(&remote, self.scheme(way))?)));
-        let (near, far) = match parts {
-            Ok(parts) => parts,
-            Err(error) => return Err(Rejected { op: make(peer, local, remote), error }),
+    /// Hands an operation to a plugin, with its own parts of the memory that it names.
+    pub(crate) fn post_to(&mut self, way: Way, token: Token, mut op: Op) -> Result<OpId, Rejected> {
+        let (local, remote) = match slices::parts(&mut op, way, self.scheme(way)) {
+            Ok(parts) => slices::swap(&mut op, parts),
+            Err(error) => return Err(Rejected { op, error }),
         };
-        let key = self.slices.keep(token, local);
-        self.plugin(way).post(key, make(peer, near, far)).map_err(|Rejected { error, .. }| {
-            let local = self.slices.give_back(key);
-            Rejected { op: make(peer, local, remote), error }
+        let key = local.map(|local| self.slices.keep(token, local));
+        let posted = self.plugin(way).post(key.unwrap_or(token), op);
+        posted.map_err(|Rejected { mut op, error }| {
+            let local = key.map(|key| self.slices.give_back(key));
+            slices::swap(&mut op, (local, remote));
+            Rejected { op, error }
         })
-    }
-
-    /// Whether a plugin can be given the memory that an operation names.
-    pub(crate) fn fits(&self, way: Way, op: &Op) -> Result<(), Error> {
-        match op {
-            Op::Put { local, remote, .. } | Op::Get { from: _, local, remote } => {
-                slices::near(local, way)?;
-                slices::far(remote, self.scheme(way)).map(|_| ())
-            }
-            Op::View { remote, .. } => slices::far(remote, self.scheme(way)).map(|_| ()),
-            _ => Ok(()),
-        }
     }
 
     fn plugin(&mut self, way: Way) -> &mut dyn Context {

@@ -177,40 +177,19 @@ fn is_about_settings(error: &Error) -> bool {
     matches!(error, Error::BadSetting { .. } | Error::UnknownSetting { .. })
 }
 
-/// The settings of both, and who has refused which.
+/// The setting that an error is about.
+fn setting(error: &mut Error) -> Option<&mut String> {
+    match error {
+        Error::BadSetting { name, .. } | Error::UnknownSetting { name, .. } => Some(name),
+        _ => None,
+    }
+}
+
+/// The settings of both, and how they were refused.
 struct Settings {
     options: OpenOptions,
-    refused: Vec<Refusal>,
+    refused: Vec<Error>,
     opened: usize,
-}
-
-/// A setting that a plugin does not take.
-struct Refusal {
-    name: String,
-    why: String,
-    /// The plugin has none of this name.
-    is_unknown: bool,
-}
-
-impl Refusal {
-    fn of(error: Error) -> Result<Self, Error> {
-        match error {
-            Error::BadSetting { name, why } => Ok(Self { name, why, is_unknown: false }),
-            Error::UnknownSetting { name, known } => {
-                Ok(Self { name, why: known, is_unknown: true })
-            }
-            other => Err(other),
-        }
-    }
-
-    fn error(self) -> Error {
-        let Self { name, why, is_unknown } = self;
-        if is_unknown {
-            Error::UnknownSetting { name, known: why }
-        } else {
-            Error::BadSetting { name, why }
-        }
-    }
 }
 
 impl Settings {
@@ -244,25 +223,26 @@ impl Settings {
         }
         let refused_before = self.refused.len();
         loop {
-            let refused = match plugin.open(url, &options).map_err(Refusal::of) {
+            let mut error = match plugin.open(url, &options) {
                 Ok(domain) => {
                     self.opened += 1;
                     return Ok(domain);
                 }
-                Err(Ok(refusal)) if common.remove(&refusal.name) => {
-                    options.settings.remove(&refusal.name);
-                    self.refused.push(refusal);
+                Err(error) => error,
+            };
+            if let Some(name) = setting(&mut error) {
+                if common.remove(name) {
+                    options.settings.remove(name);
+                    self.refused.push(error);
                     continue;
                 }
-                Err(refused) => refused,
-            };
-            self.refused.truncate(refused_before);
-            let mut refusal = refused?;
-            let own = format!("{scheme}.{}", refusal.name);
-            if self.options.settings.contains_key(&own) {
-                refusal.name = own;
+                let own = format!("{scheme}.{name}");
+                if self.options.settings.contains_key(&own) {
+                    *name = own;
+                }
             }
-            return Err(refusal.error());
+            self.refused.truncate(refused_before);
+            return Err(error);
         }
     }
 
@@ -275,17 +255,29 @@ impl Settings {
                 let known = format!("nothing here is called {owner}; there are {}", own.join(", "));
                 return Err(Error::UnknownSetting { name: name.clone(), known });
             }
-            let refusals: Vec<_> = self.refused.iter().filter(|it| it.name == *name).collect();
-            if refusals.is_empty() || refusals.len() < self.opened {
+            let (mut wrong, mut unknown) = (Vec::new(), Vec::new());
+            for refused in &self.refused {
+                match refused {
+                    Error::BadSetting { name: other, why } if other == name => wrong.push(&**why),
+                    Error::UnknownSetting { name: other, known } if other == name => {
+                        unknown.push(&**known);
+                    }
+                    _ => {}
+                }
+            }
+            let refusals = wrong.len() + unknown.len();
+            if refusals == 0 || refusals < self.opened {
                 continue;
             }
+            wrong.dedup();
+            unknown.dedup();
+            let name = name.clone();
             // Whoever knows it says what is wrong; what others have instead would be beside the point.
-            let is_unknown = refusals.iter().all(|refusal| refusal.is_unknown);
-            let told = refusals.iter().filter(|refusal| refusal.is_unknown == is_unknown);
-            let mut why: Vec<&str> = told.map(|refusal| refusal.why.as_str()).collect();
-            why.dedup();
-            let (name, why) = (name.clone(), why.join("; "));
-            return Err(Refusal { name, why, is_unknown }.error());
+            return Err(if wrong.is_empty() {
+                Error::UnknownSetting { name, known: unknown.join("; ") }
+            } else {
+                Error::BadSetting { name, why: wrong.join("; ") }
+            });
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! Local memory of transfers under way: a plugin is given its own part of a region, the poster gets back what
 //! it posted.
 
-use hg_na::{Completion, Error, LocalSlice, RegionState, RemoteSlice, Returned, Token};
+use std::mem::replace;
+
+use hg_na::{Completion, Error, LocalSlice, Op, RegionState, RemoteSlice, Returned, Token};
 use slab::Slab;
 
 use crate::{Way, region::RouteRegion};
@@ -43,12 +45,38 @@ impl Slices {
     }
 }
 
-/// One plugin's part of local memory.
+/// Memory that an operation names: this side's, and a peer's.
+pub(crate) type Memory = (Option<LocalSlice>, Option<RemoteSlice>);
+
+/// One plugin's parts of the memory that an operation names.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for memory of another plugin.
-pub(crate) fn near(slice: &LocalSlice, way: Way) -> Result<LocalSlice, Error> {
-    region_of(slice.region().as_ref())?.part(way).slice(slice.offset(), slice.len())
+/// [`Error::Unsupported`] for memory of another plugin; [`Error::OutOfRange`].
+pub(crate) fn parts(op: &mut Op, way: Way, scheme: &str) -> Result<Memory, Error> {
+    let (local, remote) = memory(op);
+    let near = local.map(|slice| {
+        region_of(slice.region().as_ref())?.part(way).slice(slice.offset(), slice.len())
+    });
+    Ok((near.transpose()?, remote.map(|slice| far(slice, scheme)).transpose()?))
+}
+
+/// Puts other memory into an operation, and gives what was in it.
+pub(crate) fn swap(op: &mut Op, (local, remote): Memory) -> Memory {
+    let (own, far) = memory(op);
+    (
+        own.zip(local).map(|(own, local)| replace(own, local)),
+        far.zip(remote).map(|(far, remote)| replace(far, remote)),
+    )
+}
+
+fn memory(op: &mut Op) -> (Option<&mut LocalSlice>, Option<&mut RemoteSlice>) {
+    match op {
+        Op::Put { local, remote, .. } | Op::Get { from: _, local, remote } => {
+            (Some(local), Some(remote))
+        }
+        Op::View { remote, .. } => (None, Some(remote)),
+        _ => (None, None),
+    }
 }
 
 /// This plugin's own side of local memory.
@@ -65,7 +93,7 @@ pub(crate) fn region_of(state: &dyn RegionState) -> Result<&RouteRegion, Error> 
 ///
 /// # Errors
 /// [`Error::OutOfRange`].
-pub(crate) fn far(slice: &RemoteSlice, scheme: &str) -> Result<RemoteSlice, Error> {
+fn far(slice: &RemoteSlice, scheme: &str) -> Result<RemoteSlice, Error> {
     match slice.descriptor().part_for(scheme) {
         Some(part) => part.slice(slice.offset(), slice.len()),
         None => Ok(slice.clone()),
