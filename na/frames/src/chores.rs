@@ -84,20 +84,17 @@ impl<T: Transport> FramedContext<T> {
                 return;
             }
         };
-        if let Err(why) = transport.admits(&lifeline) {
-            return self.not_connected(peer, GoneReason::Refused(why.into()), now);
-        }
         let key = common.bounds.key.as_ref();
-        if let Err(error) = key.map_or(Ok(()), |key| lifeline.seal_with::<T::Hello>(key, true)) {
-            let reason = GoneReason::Exhausted(error.to_string().into());
-            return self.not_connected(peer, reason, now);
-        }
-        match transport.introduce(place, &mut connection.route, lifeline.ip) {
+        let exhausted = |error: Error| GoneReason::Exhausted(error.to_string().into());
+        let admitted = transport.admits(&lifeline).map_err(|why| GoneReason::Refused(why.into()));
+        let introduced = admitted.and_then(|()| {
+            let sealed = key.map_or(Ok(()), |key| lifeline.seal_with::<T::Hello>(key, true));
+            let introduce = |()| transport.introduce(place, &mut connection.route, lifeline.ip);
+            sealed.and_then(introduce).map_err(exhausted)
+        });
+        match introduced {
             Ok(hello) => lifeline.say(&Record::Hello(hello)),
-            Err(error) => {
-                let reason = GoneReason::Exhausted(error.to_string().into());
-                return self.not_connected(peer, reason, now);
-            }
+            Err(reason) => return self.not_connected(peer, reason, now),
         }
         self.at(deadline, place);
         self.watch(place, lifeline);

@@ -1,6 +1,9 @@
 //! What the contexts of one domain share, and the settings that all transports over frames have.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use hg_na::{Caps, Error, Sleep};
 use hg_na_link::{
@@ -35,23 +38,6 @@ fn caps(bounds: &Bounds, sleeps: bool) -> Caps {
     caps
 }
 
-/// Which contexts are open.
-#[derive(Debug)]
-pub struct Ids([bool; 256]);
-
-impl Ids {
-    /// Whether one is.
-    #[must_use]
-    pub fn is_open(&self, id: u8) -> bool {
-        self.0[usize::from(id)]
-    }
-
-    /// One is.
-    pub fn opened(&mut self, id: u8) {
-        self.0[usize::from(id)] = true;
-    }
-}
-
 /// What the contexts of one domain share.
 #[derive(Debug)]
 pub struct Common {
@@ -65,7 +51,7 @@ pub struct Common {
     pub regions: Arc<Regions>,
     /// Tells a forked child.
     pub guard: Arc<ForkGuard>,
-    ids: Mutex<Ids>,
+    ids: Mutex<HashSet<u8>>,
 }
 
 impl Common {
@@ -81,7 +67,7 @@ impl Common {
             listen,
             regions: Regions::new(Arc::clone(&guard))?,
             guard,
-            ids: Mutex::new(Ids([false; 256])),
+            ids: Mutex::default(),
         })
     }
 
@@ -105,12 +91,12 @@ impl Common {
     }
 
     /// Which contexts are open, as long as the guard is held.
-    pub fn ids(&self) -> MutexGuard<'_, Ids> {
+    pub fn ids(&self) -> MutexGuard<'_, HashSet<u8>> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A context has closed: its id is free.
     pub(crate) fn closed(&self, id: u8) {
-        self.ids().0[usize::from(id)] = false;
+        self.ids().remove(&id);
     }
 }

@@ -147,14 +147,12 @@ impl Lifeline {
         {
             socket.bind(&SocketAddr::new(from, 0).into())?;
         }
-        match socket.connect(&address) {
-            Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {
-                return Self::over(socket, &address, true, silence);
-            }
+        let is_connecting = match socket.connect(&address) {
+            Ok(()) => false,
+            Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => true,
             Err(error) => return Err(error),
-        }
-        Self::over(socket, &address, false, silence)
+        };
+        Self::over(socket, &address, is_connecting, silence)
     }
 
     fn over(
@@ -179,20 +177,17 @@ impl Lifeline {
             socket.set_tcp_keepalive(&probes)?;
             socket.set_tcp_user_timeout(Some(silence))?;
         }
-        let kept = NotInherited::new(socket.as_fd());
-        let (secrecy, out, input) = (Secrecy::Clear, Vec::new(), Vec::new());
-        let (watched, door) = (None, 0);
         Ok(Self {
-            _kept: kept,
+            _kept: NotInherited::new(socket.as_fd()),
             socket,
             peer,
             ip,
-            door,
+            door: 0,
             is_connecting,
-            watched,
-            secrecy,
-            out,
-            input,
+            watched: None,
+            secrecy: Secrecy::Clear,
+            out: Vec::new(),
+            input: Vec::new(),
         })
     }
 

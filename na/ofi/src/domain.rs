@@ -111,7 +111,7 @@ impl Domain for OfiDomain {
         let shared = &self.0;
         shared.common.same_process()?;
         let mut ids = shared.common.ids();
-        if ids.is_open(id) {
+        if ids.contains(&id) {
             let place = shared.home.place(id);
             return Err(Error::AddressInUse(address_of(&shared.provider, &place)?));
         }
@@ -121,7 +121,7 @@ impl Domain for OfiDomain {
         };
         let opened = kept.map_or_else(|| self.endpoint(id), Ok)?;
         let context = context_of(shared, id, opened)?;
-        ids.opened(id);
+        ids.insert(id);
         Ok(Box::new(context))
     }
 

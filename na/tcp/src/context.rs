@@ -202,10 +202,7 @@ impl TcpContext {
 
     /// Has a connection flushed in the next round.
     pub(crate) fn soil(&mut self, wire: &mut Wire) {
-        if !wire.is_dirty {
-            wire.is_dirty = true;
-            self.dirty.push(wire.key);
-        }
+        wire.soil(&mut self.dirty);
     }
 
     /// Has a connection read in the next round.

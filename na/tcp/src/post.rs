@@ -54,9 +54,8 @@ impl TcpContext {
     #[inline]
     pub(crate) fn soil_posted(&mut self, key: WireKey) {
         let Some(wire) = self.wires.find(key) else { return };
-        if !wire.is_dirty && !wire.is_blocked {
-            wire.is_dirty = true;
-            self.dirty.push(key);
+        if !wire.is_blocked {
+            wire.soil(&mut self.dirty);
         }
         if self.is_sleeping {
             self.flush_posted();
@@ -81,9 +80,8 @@ impl TcpContext {
         {
             cancelled(link.peer, id.serial, is_told, (wire, side));
             held = wire.outbound.controls();
-            if wire.outbound.has_frames() && !wire.is_dirty {
-                wire.is_dirty = true;
-                dirty.push(wire.key);
+            if wire.outbound.has_frames() {
+                wire.soil(dirty);
             }
         }
         link.tell_room(&LIMITS, held, finished);

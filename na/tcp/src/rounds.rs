@@ -225,10 +225,8 @@ impl TcpContext {
             link.way.release(Lane::Unexpected, len, wire);
             if let Some((wire, _)) = open
                 && wire.outbound.has_frames()
-                && !wire.is_dirty
             {
-                wire.is_dirty = true;
-                dirty.push(wire.key);
+                wire.soil(dirty);
             }
         });
     }

@@ -297,6 +297,15 @@ impl Wire {
         self.outbound.frame(Header { len, kind, link, word }, body);
     }
 
+    /// Puts it on the list of those to be flushed.
+    #[inline]
+    pub(crate) fn soil(&mut self, dirty: &mut Vec<WireKey>) {
+        if !self.is_dirty {
+            self.is_dirty = true;
+            dirty.push(self.key);
+        }
+    }
+
     /// Queues a greeting.
     pub(crate) fn greet(&mut self, greeting: &Greeting) {
         self.outbound.raw(&greeting.encode());

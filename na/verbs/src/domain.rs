@@ -129,7 +129,7 @@ impl Domain for VerbsDomain {
         let shared = &self.0;
         shared.common.same_process()?;
         let mut ids = shared.common.ids();
-        if ids.is_open(id) {
+        if ids.contains(&id) {
             return Err(Error::AddressInUse(self.home()?));
         }
         let kept = match id {
@@ -149,7 +149,7 @@ impl Domain for VerbsDomain {
         let transport = Verbs::new(Arc::clone(shared), (hubs, desk), Arc::clone(&waiter));
         let common = Arc::clone(&shared.common);
         let context = VerbsContext::new(common, (id, address), (transport, waiter), listeners)?;
-        ids.opened(id);
+        ids.insert(id);
         Ok(Box::new(context))
     }
 }
