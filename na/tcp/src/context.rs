@@ -26,7 +26,6 @@ use hg_na::{
     OpId, Peer, Rejected, Tag, Token, Told, Waiter,
 };
 use hg_na_link::{Strangers, Table, sending::new_message, strangers::Scarcity};
-use hg_na_memory::NotInherited;
 use hg_na_parts::{FREE_NAME, WaitSet, limits::os_error, regions::random};
 use rustc_hash::FxHashMap;
 use socket2::Socket;
@@ -37,10 +36,9 @@ use crate::{
     greeting::{Incarnation, Nonce},
     inbox::Inbox,
     link::{Link, Links, State, Way},
-    outbound::Outbound,
     pace::Pace,
     settings::LIMITS,
-    shared::Shared,
+    shared::{Listening, Shared},
     transfers::next_piece,
     watched::Watched,
     wire::{ARRIVALS, Flush, Phase, Wire, WireKey},
@@ -100,9 +98,7 @@ pub(crate) struct TcpContext {
     pub(crate) incarnation: Incarnation,
     pub(crate) waiter: Arc<WaitSet>,
     pub(crate) inbox: Arc<Inbox>,
-    // Before the listener, so that it is dropped first.
-    _kept: Option<NotInherited>,
-    pub(crate) listener: Option<Socket>,
+    pub(crate) listener: Option<Listening>,
     pub(crate) accepts: bool,
     pub(crate) links: Links,
     /// All connections. One is taken out while something is done with it.
@@ -152,7 +148,7 @@ impl TcpContext {
         let waiter = Arc::new(WaitSet::new(Arc::clone(&shared.guard))?);
         let listener = shared.listener()?;
         if let Some(listener) = &listener {
-            let added = waiter.add(listener.as_fd(), LISTENER, ARRIVALS);
+            let added = waiter.add(listener.socket.as_fd(), LISTENER, ARRIVALS);
             added.map_err(|error| os_error("epoll_ctl", error))?;
         }
         Ok(Self {
@@ -163,7 +159,6 @@ impl TcpContext {
             id,
             waiter,
             accepts: listener.is_some(),
-            _kept: listener.as_ref().map(|listener| NotInherited::new(listener.as_fd())),
             links: Links::new(mark, LIMITS),
             wires: Table::default(),
             routes: FxHashMap::default(),
@@ -269,7 +264,8 @@ impl TcpContext {
         }
         for side in 0..2 {
             let Some(peer) = wire.slots[side].peer.take() else { continue };
-            self.end_link(peer, why, Some(&mut wire.outbound));
+            wire.outbound.end((peer, why), false, &mut self.finished);
+            self.end_link(peer, why);
         }
         self.promised_has_ended(&wire);
         self.wires.release(wire.key);
@@ -284,15 +280,7 @@ impl TcpContext {
     }
 
     /// Ends a link and its operations, and says so at once.
-    pub(crate) fn end_link(
-        &mut self,
-        peer: Peer,
-        why: &GoneReason,
-        outbound: Option<&mut Outbound>,
-    ) {
-        if let Some(outbound) = outbound {
-            outbound.end((peer, why), false, &mut self.finished);
-        }
+    pub(crate) fn end_link(&mut self, peer: Peer, why: &GoneReason) {
         if let Some(link) = self.links.find(peer) {
             link.way.state = State::Ended;
         }
@@ -439,7 +427,7 @@ impl Drop for TcpContext {
         for mut wire in wires {
             self.part(&mut wire);
         }
-        (self._kept, self.listener) = (None, None);
+        self.listener = None;
         self.shared.closed(self.id);
     }
 }

@@ -94,7 +94,7 @@ impl TcpContext {
                 Err(error) => why = error,
             }
         }
-        self.fail_link(peer, unreachable_by(&why));
+        self.end_link(peer, &unreachable_by(&why));
     }
 
     fn dialled(
@@ -108,7 +108,7 @@ impl TcpContext {
         let nonce = match random() {
             Ok(nonce) => nonce,
             Err(error) => {
-                return self.fail_link(peer, GoneReason::Unreachable(error.to_string().into()));
+                return self.end_link(peer, &GoneReason::Unreachable(error.to_string().into()));
             }
         };
         let key = self.wires.reserve();
@@ -117,7 +117,7 @@ impl TcpContext {
         let added = self.waiter.add(wire.stream.as_fd(), key.number(), SPACE);
         if let Err(error) = added {
             self.wires.release(key);
-            return self.fail_link(peer, unreachable_by(&error));
+            return self.end_link(peer, &unreachable_by(&error));
         }
         wire.slots[0].peer = Some(peer);
         (wire.others, wire.insists) = (others, insists);
@@ -127,10 +127,6 @@ impl TcpContext {
         }
         self.time(&mut wire, now + self.shared.settings.bounds.connect_timeout);
         self.wires.put(wire.key, wire);
-    }
-
-    pub(crate) fn fail_link(&mut self, peer: Peer, why: GoneReason) {
-        self.end_link(peer, &why, None);
     }
 
     /// The kernel told something of a connection that is being made.
@@ -228,7 +224,7 @@ impl TcpContext {
                     self.untime_link(peer);
                     match found {
                         Ok(addresses) => self.dial(peer, addresses, false, now),
-                        Err(why) => self.fail_link(peer, GoneReason::Unreachable(why.into())),
+                        Err(why) => self.end_link(peer, &GoneReason::Unreachable(why.into())),
                     }
                 }
                 Parcel::Accepted { wire, hello, rest } => self.take_over(wire, hello, &rest, now),
@@ -247,7 +243,7 @@ impl TcpContext {
             }
             Some(State::Resolving) => {
                 let why = "its name was not resolved in time";
-                self.fail_link(peer, GoneReason::Unreachable(why.into()));
+                self.end_link(peer, &GoneReason::Unreachable(why.into()));
             }
             _ => {}
         }

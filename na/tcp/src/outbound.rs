@@ -268,7 +268,6 @@ impl Outbound {
     #[inline]
     pub(crate) fn message(&mut self, header: Header, peer: Peer, sending: Sending) {
         let Sending { id, token, message, .. } = sending;
-        let is_control = header.kind == Kind::Control;
         let (start, len) = (self.queued, message.len());
         if len <= COPY_MAX {
             self.frame(header, message.as_slice());
@@ -277,28 +276,31 @@ impl Outbound {
             self.chunks.push_back(Chunk::Long(self.left + self.leaving.len() as u64));
             self.queued += len as u64;
         }
-        self.controls += usize::from(is_control);
-        let op = Some((id, token));
-        let end = self.queued;
-        self.messages += end - start;
-        self.leaving.push_back(Leaving { start, end, peer, is_control, op, message });
+        self.leaves((start, header.kind), peer, (id, token), message);
     }
 
-    /// Queues a copy of a message of [`COPY_MAX`] bytes at most, which is no control message.
+    /// Queues a copy of a message of [`COPY_MAX`] bytes at most.
     #[inline]
     pub(crate) fn copy(&mut self, header: Header, peer: Peer, op: (OpId, Token), bytes: &[u8]) {
         let start = self.queued;
         self.frame(header, bytes);
-        let (end, message) = (self.queued, Message::inline(0));
+        self.leaves((start, header.kind), peer, op, Message::inline(0));
+    }
+
+    /// A message was queued, from `start` on.
+    #[inline]
+    fn leaves(
+        &mut self,
+        (start, kind): (u64, Kind),
+        peer: Peer,
+        op: (OpId, Token),
+        message: Message,
+    ) {
+        let (end, is_control) = (self.queued, kind == Kind::Control);
+        self.controls += usize::from(is_control);
         self.messages += end - start;
-        self.leaving.push_back(Leaving {
-            start,
-            end,
-            peer,
-            is_control: false,
-            op: Some(op),
-            message,
-        });
+        let op = Some(op);
+        self.leaving.push_back(Leaving { start, end, peer, is_control, op, message });
     }
 
     fn tail(&mut self, len: usize) -> &mut Vec<u8> {

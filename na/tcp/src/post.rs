@@ -117,7 +117,7 @@ impl TcpContext {
                 }
                 self.wires.put(wire.key, wire);
             }
-            None => self.end_link(peer, &why, None),
+            None => self.end_link(peer, &why),
         }
         self.wake();
     }
@@ -127,7 +127,7 @@ impl TcpContext {
         let Some(peer) = wire.slots[side].peer.take() else { return };
         wire.outbound.end((peer, why), true, &mut self.finished);
         wire.outbound.detach(peer, None);
-        self.end_link(peer, why, None);
+        self.end_link(peer, why);
     }
 }
 

@@ -81,7 +81,7 @@ impl Shared {
     }
 
     /// A context's own descriptor of the listener; after the end of all contexts it listens there again.
-    pub(crate) fn listener(&self) -> Result<Option<Socket>, Error> {
+    pub(crate) fn listener(&self) -> Result<Option<Listening>, Error> {
         let Some(at) = self.listens_at else { return Ok(None) };
         let mut listener = self.listening();
         let listening = match listener.take() {
@@ -89,7 +89,8 @@ impl Shared {
             None => Listening::new(listen(&self.address(0)?, at)?),
         };
         let socket = &listener.insert(listening).socket;
-        socket.try_clone().map(Some).map_err(|error| os_error("dup", error))
+        let socket = socket.try_clone().map_err(|error| os_error("dup", error))?;
+        Ok(Some(Listening::new(socket)))
     }
 
     /// A context is closed, and its descriptor of the listener; its id may be opened again.
@@ -113,10 +114,10 @@ impl Shared {
 
 /// Where connections come in.
 #[derive(Debug)]
-struct Listening {
+pub(crate) struct Listening {
     // Before the listener, so that it is dropped first.
     _kept: NotInherited,
-    socket: Socket,
+    pub(crate) socket: Socket,
 }
 
 impl Listening {

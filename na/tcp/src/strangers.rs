@@ -31,7 +31,10 @@ impl TcpContext {
             let next = match self.scarcity.take_waiting() {
                 // Of the numbers that were free, it has the last.
                 Some(stream) => Ok(lowered(stream)),
-                None => listener.accept4(SOCK_NONBLOCK | SOCK_CLOEXEC).map(|(stream, _)| stream),
+                None => {
+                    let accepted = listener.socket.accept4(SOCK_NONBLOCK | SOCK_CLOEXEC);
+                    accepted.map(|(stream, _)| stream)
+                }
             };
             let mut stream = match next {
                 Ok(stream) => stream,
