@@ -2,14 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{sync::mpsc, time::Duration};
+use std::{fmt, sync::mpsc, thread, time::Duration};
 
 use hg_core::error::CallError;
-use hg_engine::{Builder, CallOptions, Engine, Request};
+use hg_engine::{Answer, Builder, CallOptions, Engine, Progress, Request};
 use hg_macros::rpc;
 use hg_na::Frozen;
 use hg_na_conformance::Mem;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use watchdog::Watchdog;
 
 mod hg;
 
@@ -34,6 +35,52 @@ fn sum_blocking(image: Frozen) -> u64 {
 
 #[rpc(crate = crate::hg)]
 fn sum_given(image: Frozen) -> u64;
+
+/// What stands for frozen memory among arguments, without any: its number.
+struct Forged;
+
+impl Serialize for Forged {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_newtype_struct(Frozen::NAME, &0_u32)
+    }
+}
+
+/// As that of frozen memory: the signature is the same.
+impl<'de> Deserialize<'de> for Forged {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Made;
+        impl de::Visitor<'_> for Made {
+            type Value = Forged;
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("nothing")
+            }
+            fn visit_unit<E: de::Error>(self) -> Result<Forged, E> {
+                Ok(Forged)
+            }
+        }
+        deserializer.deserialize_newtype_struct(Frozen::NAME, Made)
+    }
+}
+
+/// Requests that say that they hold frozen memory, and lend none.
+mod forged {
+    use super::Forged;
+
+    #[hg_macros::rpc(crate = crate::hg, name = "frozen::shown")]
+    pub(super) fn shown(image: Forged) -> u64;
+
+    #[hg_macros::rpc(crate = crate::hg, name = "frozen::shown_later")]
+    pub(super) fn shown_later(image: Forged) -> u64;
+}
+
+#[rpc(crate = crate::hg, name = "frozen::shown")]
+fn shown(image: Frozen) -> u64;
+
+#[rpc(crate = crate::hg, name = "frozen::shown_later")]
+fn shown_later(image: Frozen) -> u64;
+
+#[rpc(crate = crate::hg)]
+fn slow();
 
 /// Nested, and more than one.
 #[derive(Serialize, Deserialize)]
@@ -96,7 +143,7 @@ fn pair(target: Builder, origin: Builder) -> (Engine, Engine) {
         Ok(engine.call(sum, &request.origin(), (image,)).await.unwrap())
     };
     target.serve_async(pass_on, on).unwrap();
-    let given = |_: &Request, (image,): (Frozen,), answer: hg_engine::Answer<sum_given>| {
+    let given = |_: &Request, (image,): (Frozen,), answer: Answer<sum_given>| {
         answer.send(Ok(sum_of(&image)));
     };
     target.serve_later(sum_given, given).unwrap();
@@ -290,4 +337,54 @@ fn an_origin_that_goes_leaves_nothing_at_its_target() {
     std::mem::forget(call);
     drop(origin);
     assert_nothing_kept(&[&target]);
+}
+
+/// While a handler that was given frozen memory waits, its thread serves others.
+#[test]
+fn what_one_request_lends_is_no_argument_of_another_one() {
+    let _watchdog = Watchdog::start();
+    let mem = Mem::default();
+    let open = |builder: Builder| builder.plugin(mem.clone()).listen(true).open("mem://").unwrap();
+    let third = open(Builder::new());
+    let (give, given) = mpsc::channel();
+    third.serve_later(slow, move |_, (), answer| give.send(answer).unwrap()).unwrap();
+
+    // Nobody makes its progress but the test, until the handler waits, and then the handler.
+    let target = open(Builder::new().progress(Progress::Own));
+    target.serve(shown, |_, (image,)| Ok(sum_of(&image))).unwrap();
+    target.serve_async(shown_later, |_, (image,)| async move { Ok(sum_of(&image)) }).unwrap();
+    let address = third.address().clone();
+    let wait = move |request: &Request, (image,): (Frozen,)| {
+        let engine = request.engine();
+        engine.call(slow, &engine.lookup(&address).unwrap(), ()).wait().unwrap();
+        Ok(sum_of(&image))
+    };
+    target.serve_blocking(sum_blocking, wait).unwrap();
+
+    let honest = open(Builder::new());
+    let peer = honest.lookup(target.address()).unwrap();
+    let mut call = honest.call(sum_blocking, &peer, (numbers(MIB),));
+    let answer: Answer<slow> = loop {
+        target.progress(Duration::ZERO);
+        match given.try_recv() {
+            Ok(answer) => break answer,
+            Err(_) => thread::yield_now(),
+        }
+    };
+    let thief = open(Builder::new());
+    let peer = thief.lookup(target.address()).unwrap();
+    let taken = thief.call(forged::shown, &peer, (Forged,)).wait();
+    assert!(matches!(taken, Err(CallError::Decode(_))), "{taken:?}");
+    let taken = thief.call(forged::shown_later, &peer, (Forged,)).wait();
+    assert!(matches!(taken, Err(CallError::Decode(_))), "{taken:?}");
+    answer.send(Ok(()));
+    let seen = loop {
+        target.progress(Duration::ZERO);
+        match call.try_wait() {
+            Some(seen) => break seen,
+            None => thread::yield_now(),
+        }
+    };
+    assert_eq!(seen.unwrap(), sum_of(&numbers(MIB)));
+    assert_nothing_kept(&[&target, &honest]);
 }

@@ -1,10 +1,10 @@
 //! Bytes that nobody can change any more: memory that is given out as a slice, and an argument of calls.
 //!
 //! Among arguments there travels a number in place of the bytes. Whoever encodes them collects what they stand for
-//! ([`departing`]), and whoever decodes them has it at hand ([`arriving`]); how it comes from there to here is theirs to say.
+//! ([`departing`]), and whoever decodes them has it at hand ([`arriving`], [`decoding`]); how it comes from there to here is theirs to say.
 //! ```text
 //! origin: departing(|| encode(&(7, image)))  ->  bytes of (7, 0), [image]
-//! target: arriving([image], || decode(bytes)) ->  (7, image)
+//! target: arriving([image], || decoding(|| decode(bytes)))  ->  (7, image)
 //! ```
 
 use std::{
@@ -13,6 +13,7 @@ use std::{
     fmt,
     ops::Deref,
     sync::{Arc, Mutex, PoisonError},
+    thread::LocalKey,
 };
 
 use serde::{
@@ -127,7 +128,12 @@ thread_local! {
     /// Has no destructor, so that a look at it costs an instruction.
     static SCOPE: Cell<Scope> = const { Cell::new(Scope { count: 0, first: CLOSED }) };
     static DEPARTING: RefCell<Vec<Frozen>> = const { RefCell::new(Vec::new()) };
-    static ARRIVING: RefCell<Vec<Frozen>> = const { RefCell::new(Vec::new()) };
+    /// This thread is in [`arriving`]. Has no destructor, either.
+    static ARRIVES: Cell<bool> = const { Cell::new(false) };
+    /// For the next [`decoding`].
+    static ARRIVED: RefCell<Vec<Frozen>> = const { RefCell::new(Vec::new()) };
+    /// For the innermost one that is under way.
+    static DECODED: RefCell<Vec<Frozen>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Ends a scope, also where what was called in it has panicked.
@@ -187,20 +193,44 @@ pub fn holds_frozen<T>(encode: impl FnOnce() -> T) -> (T, bool) {
     (encoded, open.has_any())
 }
 
-/// Decodes something that holds the frozen memory of this list.
-pub fn arriving<T>(list: Vec<Frozen>, decode: impl FnOnce() -> T) -> T {
-    /// Puts back what was there before.
-    struct Before(Vec<Frozen>);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            let before = std::mem::take(&mut self.0);
-            let _ended = ARRIVING.try_with(|arriving| arriving.replace(before));
-        }
-    }
-    let before = Before(ARRIVING.replace(list));
+/// Runs what decodes something that holds the frozen memory of this list, by the first [`decoding`]. What else it decodes has none of it:
+/// a handler that is run here may serve others, whose requests are claims.
+pub fn arriving<T>(list: Vec<Frozen>, run: impl FnOnce() -> T) -> T {
+    let before = Replaced::new(&ARRIVED, list);
+    let result = run();
+    drop(before);
+    result
+}
+
+/// Decodes something, with the frozen memory that has [arrived](arriving) for it, if any.
+#[inline(always)]
+pub fn decoding<T>(decode: impl FnOnce() -> T) -> T {
+    let before = ARRIVES.get().then(|| Replaced::new(&DECODED, ARRIVED.take()));
     let decoded = decode();
     drop(before);
     decoded
+}
+
+/// A list that another one has the place of until this is dropped, also where what was called meanwhile has panicked.
+struct Replaced {
+    place: &'static LocalKey<RefCell<Vec<Frozen>>>,
+    before: Vec<Frozen>,
+    arrives: bool,
+}
+
+impl Replaced {
+    #[cold]
+    fn new(place: &'static LocalKey<RefCell<Vec<Frozen>>>, list: Vec<Frozen>) -> Self {
+        Self { place, before: place.replace(list), arrives: ARRIVES.replace(true) }
+    }
+}
+
+impl Drop for Replaced {
+    fn drop(&mut self) {
+        ARRIVES.set(self.arrives);
+        let before = std::mem::take(&mut self.before);
+        let _ended = self.place.try_with(|list| list.replace(before));
+    }
 }
 
 impl Serialize for Frozen {
@@ -240,7 +270,7 @@ impl<'de> de::Visitor<'de> for Number {
     ) -> Result<Frozen, D::Error> {
         let number = u32::deserialize(deserializer)?;
         let found = usize::try_from(number).ok().and_then(|number| {
-            ARRIVING.try_with(|list| list.borrow().get(number).cloned()).ok().flatten()
+            DECODED.try_with(|list| list.borrow().get(number).cloned()).ok().flatten()
         });
         found.ok_or_else(|| D::Error::custom("no frozen memory has come under this number"))
     }
@@ -299,12 +329,18 @@ mod tests {
         assert_eq!(inner.1.iter().map(|it| it[0]).collect::<Vec<_>>(), [3]);
         assert_eq!(list.iter().map(|it| it[0]).collect::<Vec<_>>(), [1, 2]);
         arriving(list, || {
-            assert_eq!(&*decode(1).unwrap(), [2]);
-            arriving(vec![three], || assert_eq!(&*decode(0).unwrap(), [3]));
-            assert_eq!(&*decode(0).unwrap(), [1]);
-            assert!(decode(2).is_err());
+            decoding(|| {
+                assert_eq!(&*decode(1).unwrap(), [2]);
+                let inner = || decoding(|| assert_eq!(&*decode(0).unwrap(), [3]));
+                arriving(vec![three], inner);
+                assert!(decoding(|| decode(0)).is_err(), "it is another one's");
+                assert_eq!(&*decode(0).unwrap(), [1]);
+                assert!(decode(2).is_err());
+            });
+            assert!(decode(0).is_err());
+            assert!(decoding(|| decode(0)).is_err(), "it was decoded");
         });
-        assert!(decode(0).is_err());
+        assert!(decoding(|| decode(0)).is_err());
     }
 
     #[test]

@@ -217,7 +217,7 @@ pub use address::{ADDRESS_MAX, Address, UID};
 pub use caps::{Caps, CheckedBy, PutOrdering, Sleep};
 pub use descriptor::{DESCRIPTOR_MAX, Descriptor, RemoteSlice};
 pub use error::{Error, GoneReason};
-pub use frozen::{Frozen, arriving, departing, holds_frozen};
+pub use frozen::{Frozen, arriving, decoding, departing, holds_frozen};
 pub use harvest::{Guest, Harvest, Told};
 pub use identity::Identity;
 pub use memory::{Device, Keeper, Memory, Rights, Segment};

@@ -23,7 +23,8 @@ fn arguments<'a, R: Rpc>(
     payload: &'a [u8],
     answer: &mut Message,
 ) -> Result<R::WireArgs<'a>, Run> {
-    codec::Default::decode::<R::WireArgs<'a>>(payload).map_err(|error| {
+    let decoded = hg_na::decoding(|| codec::Default::decode::<R::WireArgs<'a>>(payload));
+    decoded.map_err(|error| {
         let text = format!("arguments of `{}`: {error}", R::NAME);
         let status = match error {
             codec::CodecError::NoMemory { .. } => Status::Rejected,
