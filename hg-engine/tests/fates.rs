@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -14,7 +15,7 @@ use hg_engine::{Answer, Builder, Call, CallOptions, Engine, Peer, Progress, Requ
 use hg_macros::rpc;
 use hg_na_sm::SmPlugin;
 use serde::{Deserialize, Serialize, Serializer};
-use watchdog::in_time;
+use watchdog::{LIMIT, in_time};
 
 mod hg;
 
@@ -27,6 +28,8 @@ fn echo(number: u64) -> u64;
 fn take(bytes: &[u8]);
 #[rpc(crate = crate::hg)]
 fn rude(number: u64) -> u64;
+#[rpc(crate = crate::hg)]
+fn careless(number: u64) -> u64;
 #[rpc(crate = crate::hg)]
 fn unwritable() -> Unwritable;
 /// Is answered when the test says so.
@@ -228,6 +231,25 @@ fn a_handler_that_panics_with_its_answer_to_be_given_is_answered_once() {
         assert_eq!(target.requests_in_service(), 0);
     }
     assert_eq!(outcome(&[&target, &origin], origin.call(echo, &peer, (3,))).unwrap(), 3);
+}
+
+#[test]
+fn an_answer_that_is_lost_in_a_panic_which_its_handler_catches_is_given_for_it() {
+    let target = target(builder());
+    let lose = |_: &Request, (_,): (u64,), answer: Answer<careless>| {
+        let lose = || {
+            let _answer = answer;
+            panic!("the test's own panic");
+        };
+        drop(catch_unwind(AssertUnwindSafe(lose)));
+    };
+    target.serve_later(careless, lose).unwrap();
+    let origin = open(builder());
+    let peer = origin.lookup(target.address()).unwrap();
+    let result = outcome(&[&target, &origin], origin.call(careless, &peer, (1,)));
+    assert!(matches!(&result, Err(CallError::Panicked(_))), "{result:?}");
+    assert_eq!(target.requests_in_service(), 0);
+    target.drain(LIMIT).wait().unwrap();
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Drop for Owed {
         if !std::thread::panicking() {
             request.give_up(Status::Rejected, DROPPED);
         } else if let Some(request) = unanswered::keep(request) {
-            request.give_up(Status::Panicked, "the handler has panicked before it has answered");
+            request.give_up(Status::Panicked, unanswered::PANICKED);
         }
     }
 }
