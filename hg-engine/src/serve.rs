@@ -348,13 +348,19 @@ impl Port {
     }
 
     #[cold]
-    fn refuse_unknown(&self, origin: hg_na::Peer, header: &Header, served: Option<&Signature>) {
+    fn refuse_unknown(
+        self: &Arc<Self>,
+        origin: hg_na::Peer,
+        header: &Header,
+        served: Option<&Signature>,
+    ) {
         let (status, text) = match served {
             Some(served) => (Status::SignatureMismatch, bounded_text(served.words())),
             None => (Status::NoSuchRpc, &[][..]),
         };
         let why = served.map_or("no RPC of its name", |_| "its RPC has another signature here");
-        self.leave_arguments(origin, header);
+        // Nobody will take what it lends.
+        drop(large::Lender::of(self, origin, header));
         let protocol = &mut self.state.lock().protocol;
         protocol.serves.end_in_round(origin, header.id);
         if header.kind == Kind::Request {

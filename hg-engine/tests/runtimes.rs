@@ -19,6 +19,7 @@ use alive::Alive;
 use hg_core::error::CallError;
 use hg_engine::{Builder, CallOptions, Engine, Peer, Request, Spawn, Wait};
 use hg_macros::rpc;
+use hg_na::Frozen;
 use hg_na_conformance::Mem;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -32,6 +33,12 @@ mod hg;
 
 #[rpc(crate = crate::hg)]
 fn served(number: u64) -> u64;
+
+#[rpc(crate = crate::hg)]
+fn told(bytes: Vec<u8>);
+
+#[rpc(crate = crate::hg)]
+fn shown(image: Frozen);
 
 #[rpc(crate = crate::hg)]
 fn refused(number: u64) -> Result<u64, String>;
@@ -361,6 +368,20 @@ fn what_a_runtime_drops_is_answered_for() {
     }
     until("all are over", || pair.target.requests_in_service() == 0);
     assert_eq!(alive.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn what_a_runtime_drops_gives_memory_that_one_way_calls_lend_back() {
+    let runtime = several_threads();
+    let pair = Pair::new(spawner(runtime.handle().clone()));
+    pair.target.serve_async(told, |_, (_,)| async { Ok(()) }).unwrap();
+    pair.target.serve_async(shown, |_, (_,)| async { Ok(()) }).unwrap();
+    runtime.shutdown_timeout(LIMIT);
+    let bytes = vec![0; 1 << 20];
+    pair.origin.notify(told, &pair.peer, (bytes.clone(),)).wait().unwrap();
+    pair.origin.notify(shown, &pair.peer, (Frozen::from(bytes),)).wait().unwrap();
+    until("the origin has its memory again", || pair.origin.large_untaken() == 0);
+    pair.origin.drain(LIMIT).wait().unwrap();
 }
 
 #[test]

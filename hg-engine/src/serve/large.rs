@@ -81,10 +81,11 @@ pub(crate) fn serve(
 ) -> Option<(Request, Task)> {
     let request = port.begin_apart(origin, &header, arrived);
     let lent = Lent::read(&header, payload).map_err(|error| (Status::Decode, error.to_string()));
+    let lent = (lent, Lender::of(port, origin, &header));
     if handler.kind == ServeKind::Blocking && port.has_pool() {
         let job = owed::job(handler, request, move |handler, request, answer| {
             let platform = &request.port.shared.platform;
-            match block_on(platform.as_ref(), pin!(take(request, &header, lent))) {
+            match block_on(platform.as_ref(), pin!(take(request, lent))) {
                 Ok(taken) => taken.run(handler, request, answer),
                 Err((status, text)) => request.fail(status, &text, answer),
             }
@@ -94,7 +95,7 @@ pub(crate) fn serve(
     }
     let owner = request.clone();
     let task = places::own(async move {
-        match take(&request, &header, lent).await {
+        match take(&request, lent).await {
             Ok(taken) => run(handler, request, taken).await,
             Err((status, text)) => {
                 let mut answer = no_message();
@@ -105,27 +106,47 @@ pub(crate) fn serve(
     Some((owner, task))
 }
 
-/// Takes what a request lends. Then a one-way call's origin may have its memory back.
+/// Takes what a request lends. Then its lender may have it back.
 async fn take(
     request: &Request,
-    header: &Header,
-    lent: Result<Lent, Refusal>,
+    (lent, lender): (Result<Lent, Refusal>, Option<Lender>),
 ) -> Result<Taken, Refusal> {
-    let (port, origin) = (&request.port, request.due.origin);
     let taken = match lent {
-        Ok(lent) => Taking { port, request }.all(lent).await,
+        Ok(lent) => Taking { port: &request.port, request }.all(lent).await,
         Err(refusal) => Err(refusal),
     };
-    if header.kind == Kind::OneWay
+    if let Some(Lender { port, origin, .. }) = &lender
+        && let Err((Status::Rejected | Status::Decode, why)) = &taken
         && let Some(mut state) = port.enter_state()
     {
-        let protocol = &mut state.protocol;
-        protocol.tell(origin, Kind::ArgumentsTaken, header.id);
-        if let Err((Status::Rejected | Status::Decode, why)) = &taken {
-            protocol.serves.log_dropped(origin, why);
-        }
+        state.protocol.serves.log_dropped(*origin, why);
     }
     taken
+}
+
+/// The origin of a one-way call. Dropped, it is told that its memory may go: whatever has become of the call.
+pub(super) struct Lender {
+    port: Arc<Port>,
+    origin: hg_na::Peer,
+    id: u64,
+}
+
+impl Lender {
+    /// `None`: the memory goes with the answer.
+    pub(super) fn of(port: &Arc<Port>, origin: hg_na::Peer, header: &Header) -> Option<Self> {
+        let lends = header.lends() && header.kind == Kind::OneWay;
+        lends.then(|| Self { port: Arc::clone(port), origin, id: header.id })
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        if let Some(mut state) = self.port.enter_state() {
+            state.protocol.tell(self.origin, Kind::ArgumentsTaken, self.id);
+            drop(state);
+            self.port.notify();
+        }
+    }
 }
 
 /// Polls a future to its end in a thread that may block.
@@ -292,18 +313,6 @@ async fn run(handler: Handler, request: Request, taken: Taken) -> Ended {
     let ended = places::finish((run, future), &port, &due, answer).await;
     drop(share);
     ended
-}
-
-impl Port {
-    /// The target refuses a request whose arguments nobody will pull.
-    pub(crate) fn leave_arguments(&self, origin: hg_na::Peer, header: &Header) {
-        if header.lends()
-            && header.kind == Kind::OneWay
-            && let Some(mut state) = self.enter_state()
-        {
-            state.protocol.tell(origin, Kind::ArgumentsTaken, header.id);
-        }
-    }
 }
 
 #[cfg(test)]
