@@ -14,7 +14,7 @@ use std::{
 use hg_core::shares::Shares;
 use hg_na::Peer;
 
-use crate::lock::Mutex;
+use crate::{contain::contain, lock::Mutex};
 
 /// Bytes that may be taken at a time.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl Budget {
             woken.extend(waker);
         }
         drop(state);
-        woken.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(|waker| contain("a waker", || waker.wake()));
         result
     }
 }
@@ -110,6 +110,8 @@ impl Drop for Share {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc, task::Wake};
+
     use super::*;
 
     fn poll(share: &mut Share) -> bool {
@@ -187,5 +189,25 @@ mod tests {
         assert!(poll(&mut third));
         drop(third);
         assert_eq!(budget.0.lock().shares.total(), 0, "all was given back");
+    }
+
+    #[test]
+    fn a_waker_that_panics_keeps_no_other_from_being_woken() {
+        struct Wakes(Option<mpsc::Sender<()>>);
+        impl Wake for Wakes {
+            fn wake(self: Arc<Self>) {
+                self.0.as_ref().expect("the test's own panic").send(()).expect("the test hears");
+            }
+        }
+        let (told, hears) = mpsc::channel();
+        let budget = Arc::new(Budget::new(19));
+        let share = poll(&mut budget.share(ORIGIN, 10));
+        let mut waiting = [OTHER, Peer::new(3, 1)].map(|origin| budget.share(origin, 6));
+        for (waiting, wakes) in waiting.iter_mut().zip([None, Some(told)]) {
+            let waker = Waker::from(Arc::new(Wakes(wakes)));
+            assert!(waiting.poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        drop(share);
+        assert_eq!(hears.try_recv(), Ok(()));
     }
 }
