@@ -324,9 +324,18 @@ impl Table {
         }
     }
 
+    /// How many transfers are under way.
+    #[cfg(test)]
+    pub(crate) fn transfers(&self) -> usize {
+        self.transfers.len()
+    }
+
     /// A peer has gone: what it had sent can be taken, and nothing else.
     pub(crate) fn gone(&mut self, peer: Peer, reason: &GoneReason) {
-        self.remotes.remove(&peer);
+        // Nobody will tell of the end of what was not posted.
+        for (token, _) in self.remotes.remove(&peer).into_iter().flat_map(|it| it.out) {
+            self.transfers.remove(&token);
+        }
         self.links.retain(|key, link| key.0 != peer || !link.has_left);
         for (_, link) in self.links.iter_mut().filter(|(key, _)| key.0 == peer) {
             link.offers.clear();

@@ -3,13 +3,14 @@
 //! - Each message comes once, in order, and what was sent before a side has finished comes before the other is told.
 //! - What waits is bounded; once both sides have let go nothing is left of a connection.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
-use hg_na::{Message, Op, Peer};
+use hg_na::{Descriptor, GoneReason, Memory, Message, Op, Peer, Region, RegionState, Rights};
 use proptest::prelude::*;
 
 use crate::{
     Error,
+    choice::Flags,
     table::{Item, Key, Table, WINDOW, cost_of},
     wire::{HEADER_LEN, Header, Kind},
 };
@@ -55,6 +56,58 @@ impl Side {
         *taken += 1;
         true
     }
+}
+
+/// Memory of so many bytes, which are of no matter here.
+#[derive(Debug)]
+struct Bytes(u64);
+
+impl RegionState for Bytes {
+    fn len(&self) -> u64 {
+        self.0
+    }
+
+    fn rights(&self) -> Rights {
+        Rights::all()
+    }
+
+    fn descriptor(&self) -> Descriptor {
+        Descriptor::new(self.0, self.rights(), &[])
+    }
+
+    fn read(&self, _offset: u64, _into: &mut [u8]) -> Result<(), hg_na::Error> {
+        Ok(())
+    }
+
+    fn write(&self, _offset: u64, _from: &[u8]) -> Result<(), hg_na::Error> {
+        Ok(())
+    }
+
+    fn unregister(self: Arc<Self>) -> Result<Memory, hg_na::Error> {
+        Err(hg_na::Error::RegionBusy)
+    }
+}
+
+#[test]
+fn transfers_that_were_never_posted_leave_nothing_of_a_peer_that_goes() {
+    let mut table = Table::default();
+    let key = table.connect(PEER, PORT);
+    let (peer, id) = key;
+    let say = |table: &mut Table, kind, word, body: &[u8]| {
+        table.handle(peer, Header { kind, id, word }.frame(body)).expect("it is honest");
+    };
+    say(&mut table, Kind::Opened, 0, &[]);
+    let region = || Region::new(Arc::new(Bytes(100)));
+    let descriptor = region().descriptor().encode();
+    // It is read here, and written there; nothing is posted.
+    say(&mut table, Kind::Offer, 1, &[&[0, 0], &descriptor[..]].concat());
+    let memory = Arc::new(Memory::from(vec![0; 100]));
+    table.land(key, (region(), memory), false).expect("it fits");
+    table.offer(key, region(), Flags::empty(), 0);
+    say(&mut table, Kind::Take, 1, &descriptor);
+    assert_eq!(table.transfers(), 2);
+    table.gone(peer, &GoneReason::Closed);
+    assert_eq!(table.transfers(), 0);
 }
 
 /// The next frame of one side comes to the other.
