@@ -4,7 +4,7 @@ use std::{
     mem,
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Instant,
@@ -34,6 +34,8 @@ pub(crate) struct Port {
     /// What the contexts have that are open.
     hubs: Mutex<Vec<Weak<Hub>>>,
     health: Mutex<Health>,
+    /// Whoever takes the card's events: another context would hear of a later one first.
+    hears: Mutex<()>,
     /// It is down: time matters.
     is_waiting: AtomicBool,
 }
@@ -45,7 +47,8 @@ impl Port {
         health: Health,
     ) -> Self {
         let (hubs, health) = (Mutex::new(vec![Arc::downgrade(hub)]), Mutex::new(health));
-        Self { place, device, home, hubs, health, is_waiting: AtomicBool::new(false) }
+        let (hears, is_waiting) = (Mutex::default(), AtomicBool::new(false));
+        Self { place, device, home, hubs, health, hears, is_waiting }
     }
 
     pub(crate) fn health(&self) -> MutexGuard<'_, Health> {
@@ -63,6 +66,16 @@ impl Port {
 
     /// Takes what the card has to say; says whether there is nothing more to come of it.
     pub(crate) fn hear(&self, now: Instant) -> bool {
+        let hears = self.hears.try_lock();
+        // What another context leaves keeps the card's descriptor readable.
+        if !matches!(hears, Err(TryLockError::WouldBlock)) {
+            self.hear_all(now);
+        }
+        drop(hears);
+        self.health().is_gone()
+    }
+
+    fn hear_all(&self, now: Instant) {
         while let Some(told) = self.device.next_event() {
             let Told::Port(word) = told else {
                 self.each_hub(|hub| hub.hear(told));
@@ -79,7 +92,6 @@ impl Port {
                 break;
             }
         }
-        self.health().is_gone()
     }
 
     /// Does what is due; says whether anything was.

@@ -4,7 +4,7 @@
 
 use std::{
     net::TcpListener,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     time::{Duration, Instant},
 };
 
@@ -16,7 +16,9 @@ use hg_na_verbs::VerbsPlugin;
 use rdma_core_sys as sys;
 use watchdog::{Watchdog, in_time};
 
-use crate::imitation::{LIBRARY, fail_polls, left, lose_queues, remove, set_port, tell_of_pair};
+use crate::imitation::{
+    LIBRARY, fail_polls, left, lose_queues, on_port_down, remove, set_port, tell_of_pair,
+};
 
 /// The cards of these tests, which use them one after the other: [`alone`].
 const CARDS: [usize; 2] = [3, 4];
@@ -210,6 +212,33 @@ fn a_port_that_comes_back_loses_nothing_and_one_that_stays_down_ends_its_peers_a
     set_port(CARDS[0], true);
     let again = own.1.lookup(first.1.address()).unwrap();
     send(&mut own, &mut first, again);
+}
+
+#[test]
+fn a_port_that_comes_back_while_one_context_hears_of_its_end_is_up_for_all() {
+    let _alone = alone();
+    let (mut own, mut kept) = (open(BOTH), open(BOTH));
+    let mut neighbour = own.0.context(1).unwrap();
+    let (say, said) = mpsc::channel();
+    on_port_down(move || {
+        set_port(CARDS[1], true);
+        // It makes rounds, and may hear of that first.
+        (0..1_000).for_each(|_| step(&mut *neighbour, &mut Vec::new()));
+        say.send(neighbour).unwrap();
+    });
+    set_port(CARDS[1], false);
+    let start = Instant::now();
+    let _neighbour = loop {
+        in_time!(start);
+        step(&mut *own.1, &mut Vec::new());
+        if let Ok(neighbour) = said.try_recv() {
+            break neighbour;
+        }
+    };
+    connect(&mut own, &mut kept);
+    let mut late = open(BOTH);
+    connect(&mut own, &mut late);
+    assert_eq!(pairs(), [2, 2], "it carries new peers again");
 }
 
 #[test]

@@ -209,12 +209,24 @@ fn events_of(context: *mut sys::Context) -> std::os::fd::RawFd {
     unsafe { (*context).async_fd }
 }
 
+/// What is run once an event of a port that is down was taken, before its taker knows of it.
+static ON_PORT_DOWN: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
+
+/// Has something happen between the taking of the next event of a port that is down, and its hearing.
+pub(crate) fn on_port_down(run: impl FnOnce() + Send + 'static) {
+    *ON_PORT_DOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(run));
+}
+
 unsafe extern "C" fn get_async_event(
     context: *mut sys::Context,
     into: *mut sys::AsyncEvent,
 ) -> c_int {
     match with(|fabric| fabric.next_event(events_of(context))) {
         Ok((event_type, element)) => {
+            if event_type == sys::EVENT_PORT_ERR {
+                let run = ON_PORT_DOWN.lock().unwrap_or_else(PoisonError::into_inner).take();
+                run.into_iter().for_each(|run| run());
+            }
             let element = ptr::with_exposed_provenance_mut(element);
             fill(into, sys::AsyncEvent { element, event_type });
             0
