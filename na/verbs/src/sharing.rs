@@ -12,7 +12,8 @@
 //!  join, over the pair                      -> the line is joined
 //!  the line is joined                       <- join
 //! ```
-//! A greeting is a claim, and tokens are heard by other processes of the peer's machine. What goes out over a shared pair reaches whoever made
+//! A greeting is a claim, and tokens are heard by other processes of the peer's machine; only from the machine that a pair leads to is its
+//! token believed. What goes out over a shared pair reaches whoever made
 //! that, so neither end sends before the other one has spoken over the pair itself, with the line's number: a stranger can not. For the
 //! same reason only the Welcome of the line that a pair was offered for connects it; lines that were put on it earlier wait for that. A Welcome
 //! that names a pair which is connected already has to have that pair's number and token at the other end, which were not told to its machine.
@@ -147,12 +148,18 @@ impl Sharing {
         tokens
     }
 
-    /// Somebody has introduced himself, and named tokens of his: the pair for his line, if one is such. Else one is [made](Self::made).
-    pub(crate) fn hello(&mut self, line: u32, theirs: u32, tokens: &[u64]) -> Option<u32> {
+    /// Somebody at a machine has introduced himself, and named tokens of his: the pair for his line, if one is such that leads there. Else
+    /// one is [made](Self::made).
+    pub(crate) fn hello(
+        &mut self,
+        line: u32,
+        (theirs, ip): (u32, Option<IpAddr>),
+        tokens: &[u64],
+    ) -> Option<u32> {
+        let is_of =
+            |far: Far| far.shares && ip.is_some() && far.ip == ip && tokens.contains(&far.token);
         let is_fit = |pair: &Pair| {
-            pair.phase == Phase::Open
-                && !pair.is_asked
-                && pair.far.is_some_and(|far| far.shares && tokens.contains(&far.token))
+            pair.phase == Phase::Open && !pair.is_asked && pair.far.is_some_and(is_of)
         };
         let mut fit = self.pairs.iter().filter(|(_, pair)| self.shares && is_fit(pair));
         let found = fit.next().map(|(number, _)| *number);

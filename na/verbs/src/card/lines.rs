@@ -101,7 +101,7 @@ impl Endpoint {
         line: u32,
         (hello, ip): (&Greeted, Option<IpAddr>),
     ) -> Result<(Greeted, Way), Error> {
-        let found = self.sharing.hello(line, hello.line, &hello.tokens);
+        let found = self.sharing.hello(line, (hello.line, ip), &hello.tokens);
         let number = match found {
             Some(number) => number,
             None => {

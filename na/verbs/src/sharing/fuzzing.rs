@@ -45,7 +45,8 @@ pub fn fuzz_sharing(data: &[u8]) {
                 let line = sharing.open(false);
                 let (theirs, tokens) =
                     (bytes.number(), [bytes.number().into(), bytes.number().into()]);
-                if sharing.hello(line, theirs, &tokens).is_none() {
+                let ip = Some([10, 0, 0, 1].into());
+                if sharing.hello(line, (theirs, ip), &tokens).is_none() {
                     made += 1;
                     sharing.made(line, (made, made.into()), (bytes.far(), theirs));
                 }

@@ -122,7 +122,7 @@ impl World {
             return;
         };
         let line = self.processes[to].open(false);
-        let own = match self.processes[to].hello(line, from.1, &tokens) {
+        let own = match self.processes[to].hello(line, (from.1, ip()), &tokens) {
             Some(own) => (own, self.processes[to].pairs[&own].token),
             None => {
                 let own = self.card(to, Some((from.0, pair.0)));
@@ -313,10 +313,24 @@ fn a_stranger_who_names_anothers_pair_is_told_nothing_over_it() {
     let line = world.processes[2].open(true);
     world.processes[2].offer(line, pair, ip());
     let theirs = world.processes[1].open(false);
-    let taken = world.processes[1].hello(theirs, line, &[stolen]);
+    let taken = world.processes[1].hello(theirs, (line, ip()), &[stolen]);
     assert!(taken.is_some(), "it is believed so far");
     world.settle();
     assert!(!world.joined.contains(&(1, theirs)), "nothing is sent for it");
+}
+
+#[test]
+fn a_stranger_of_another_machine_than_a_pair_leads_to_gets_no_line_on_it() {
+    let mut world = World::new([true; PROCESSES]);
+    world.dial(0, 1);
+    world.settle();
+    // He was told it in a greeting, which was meant for another pair to his own machine.
+    let stolen = world.processes[0].pairs.values().next().expect("one").token;
+    let from = Some(IpAddr::from([10, 0, 0, 2]));
+    for from in [from, None] {
+        let theirs = world.processes[1].open(false);
+        assert_eq!(world.processes[1].hello(theirs, (FIRST_LINE, from), &[stolen]), None);
+    }
 }
 
 #[test]
