@@ -474,7 +474,8 @@ impl Endpoint {
             match cargo {
                 Cargo::Nothing => {}
                 Cargo::Frame(frame) => stock.pool.give(frame),
-                Cargo::Moved { line, id, .. } => {
+                Cargo::Moved { read: None, .. } => {}
+                Cargo::Moved { read: Some((line, id)), .. } => {
                     let Some(line) = lines.get_mut(&line) else { continue };
                     match line.target_at(desk) {
                         Some(of) => events.push(Event::Moved { of, id }),

@@ -206,7 +206,7 @@ impl Hub {
         }
     }
 
-    /// Writes to memory that a peer has lent (`to_peer`), or reads from it. An [`Event::Moved`] follows.
+    /// Writes to memory that a peer has lent (`to_peer`), or reads from it: then an [`Event::Moved`] follows.
     ///
     /// # Errors
     /// [`Fault::Again`], or a worse one.
@@ -237,7 +237,7 @@ impl Hub {
             remote,
             run,
             must_ask: true,
-            cargo: Cargo::Moved { line, id, memory },
+            cargo: Cargo::Moved { read: (!to_peer).then_some((line, id)), memory },
         };
         self.submit(way.number, post);
         Ok(())

@@ -64,10 +64,9 @@ pub(super) enum Cargo {
     /// Nothing: its bytes were taken.
     Nothing,
     Frame(Frame),
-    /// Memory that is moved, for the transfer of this number of a line.
+    /// Memory that is moved. Of a read, whose end is told: a line and the number of its transfer.
     Moved {
-        line: u32,
-        id: u64,
+        read: Option<(u32, u64)>,
         #[expect(dead_code, reason = "kept")]
         memory: Registration,
     },

@@ -26,7 +26,7 @@ use hg_na_verbs::VerbsPlugin;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use watchdog::in_time;
 
-use crate::imitation::{LIBRARY, left, pairs, say_to, tell_of_write};
+use crate::imitation::{LIBRARY, hold, left, lend_to, pairs, say_to, tell_of_write};
 
 /// The victim's card, and that of all others.
 const CARD: usize = 5;
@@ -329,6 +329,43 @@ fn a_write_that_a_peer_tells_of_shows_nothing_that_another_one_has_said() {
         assert!(!heard, "it has what another one has said");
         scene.goes_on();
         scene.until("its queue pair stays", |_| left(CARD).0 == 1);
+    });
+}
+
+/// The writes of the first one end while the reads of the second one are under way.
+#[test]
+fn transfers_of_one_number_after_the_other_are_told_apart() {
+    const GOT: u64 = 110;
+    // More than there is room for behind them.
+    const PUT: u64 = 400;
+    alone("transfers_of_one_number_after_the_other_are_told_apart", || {
+        let mut scene = Scene::new(&[]);
+        let (_bad, pair) = turn_bad(&mut scene);
+        let pieces: Vec<_> = (0..PUT).map(|_| vec![0; 1]).collect();
+        let own = scene.victim.domain.register(Memory::from(pieces), Rights::all()).unwrap();
+        let mut lent = vec![7; 1000];
+        let (address, key) = (lent.as_mut_ptr().expose_provenance(), lend_to(pair, &mut lent));
+        let lend = |kind, offset: u64, len: u64| {
+            let access = [offset, len].map(u64::to_le_bytes).concat();
+            let grant = [address as u64, key.into()].map(u64::to_le_bytes).concat();
+            frame(kind, 5, &[own.descriptor().opaque(), &access, &grant].concat())
+        };
+        let steps = |scene: &mut Scene| {
+            (0..50).for_each(|_| assert!(!scene.victim.step().iter().any(is_gone)));
+        };
+        hold(CARD, true);
+        assert!(say_to(pair, BAD, &lend(Kind::GetLent, 0, GOT)));
+        steps(&mut scene);
+        assert!(say_to(pair, BAD, &lend(Kind::PutLent, 0, PUT)));
+        steps(&mut scene);
+        hold(CARD, false);
+        let mut bytes = [7; PUT as usize];
+        scene.until("it is not read", |_| {
+            own.read(0, &mut bytes).unwrap();
+            bytes[GOT as usize..].iter().all(|byte| *byte == 7)
+        });
+        assert_eq!(bytes, [&[0; GOT as usize][..], &[7; (PUT - GOT) as usize]].concat()[..]);
+        scene.goes_on();
     });
 }
 

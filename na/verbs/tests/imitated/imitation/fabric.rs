@@ -301,6 +301,12 @@ impl Fabric {
         key
     }
 
+    pub(super) fn lend_to(&mut self, number: u32, run: Run) -> u32 {
+        let pd = self.pairs[&self.pairs[&number].other].pd;
+        let access = sys::ACCESS_LOCAL_WRITE | sys::ACCESS_REMOTE_WRITE | sys::ACCESS_REMOTE_READ;
+        self.register(pd, run, access)
+    }
+
     pub(super) fn unregister(&mut self, key: u32) -> c_int {
         if self.memory.remove(&key).is_some() { 0 } else { 22 }
     }

@@ -142,6 +142,12 @@ pub(crate) fn say_to(pair: u32, word: u32, bytes: &[u8]) -> bool {
     with(|fabric| fabric.say_to(pair, word, bytes))
 }
 
+/// Registers memory for the other end of a queue pair, to be read and written from here; answers its key.
+pub(crate) fn lend_to(pair: u32, bytes: &mut [u8]) -> u32 {
+    let run = Run { address: bytes.as_mut_ptr().expose_provenance(), len: bytes.len() };
+    with(|fabric| fabric.lend_to(pair, run))
+}
+
 /// Tells a queue pair of a write of so many bytes with a word beside it: it uses up a receive, whose memory it leaves as it is.
 pub(crate) fn tell_of_write(pair: u32, word: u32, len: u32) -> bool {
     with(|fabric| fabric.tell_of_write(pair, word, len))
