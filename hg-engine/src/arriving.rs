@@ -1,9 +1,8 @@
 //! Large results: offered by the target, pulled by the origin.
 
 use std::{
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Poll, Waker, ready},
 };
 
 use hg_bulk::TransferError;
@@ -67,8 +66,8 @@ impl Arriving {
         finish(fetch.wait(), &claim, &offer.answer)
     }
 
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Arrived> {
-        let pulled = ready!(Pin::new(&mut self.fetch).poll(context));
+    pub(crate) fn poll(&mut self, waker: Option<&Waker>, is_awaited: bool) -> Poll<Arrived> {
+        let pulled = ready!(self.fetch.poll_by(waker, is_awaited));
         Poll::Ready(finish(pulled, &self.claim, &self.offer.answer))
     }
 

@@ -126,12 +126,12 @@ impl<'e, R: Rpc> Call<'e, R> {
         }
     }
 
-    /// The outcome, if it is there; `None`: the call is still under way. Makes no progress.
+    /// The outcome, if it is there; `None`: the call is still under way. Makes no progress, and leaves whoever has polled it to be woken.
     ///
     /// # Panics
     /// When the outcome was taken before, here or by a poll: it is there once. So do [`Call::wait`] and polling then.
     pub fn try_wait(&mut self) -> Option<Result<R::Output, CallError<R::Error>>> {
-        match self.poll_outcome(&mut Context::from_waker(Waker::noop())) {
+        match self.poll_by(None, false) {
             Poll::Ready(outcome) => Some(outcome),
             Poll::Pending => None,
         }
@@ -152,21 +152,21 @@ impl<'e, R: Rpc> Call<'e, R> {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<R::Output, CallError<R::Error>>> {
-        self.poll_by(context, false)
+        self.poll_by(Some(context.waker()), false)
     }
 
     fn poll_by(
         &mut self,
-        context: &mut Context<'_>,
+        waker: Option<&Waker>,
         is_awaited: bool,
     ) -> Poll<Result<R::Output, CallError<R::Error>>> {
         let result = match &mut self.state {
-            CallState::Under(pending) => match ready!(pending.poll(context, is_awaited)) {
+            CallState::Under(pending) => match ready!(pending.poll(waker, is_awaited)) {
                 Outcome::Bulk(answer) => {
                     match Arriving::new(Arc::clone(&pending.port), answer, false) {
                         Ok(arriving) => {
                             self.state = CallState::Arriving(Box::new(arriving));
-                            return self.poll_by(context, is_awaited);
+                            return self.poll_by(waker, is_awaited);
                         }
                         Err(failure) => Err(failure.widen()),
                     }
@@ -174,7 +174,7 @@ impl<'e, R: Rpc> Call<'e, R> {
                 outcome => decode::<R>(outcome),
             },
             CallState::Arriving(arriving) => {
-                let result = arrived::<R>(ready!(arriving.poll(context)));
+                let result = arrived::<R>(ready!(arriving.poll(waker, is_awaited)));
                 self.state = CallState::Taken;
                 result
             }
@@ -197,7 +197,7 @@ impl<R: Rpc> Future for Call<'_, R> {
     type Output = Result<R::Output, CallError<R::Error>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_by(context, true)
+        self.poll_by(Some(context.waker()), true)
     }
 }
 
@@ -251,7 +251,7 @@ impl Future for OneWay<'_> {
     type Output = Result<(), Failure>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context, true).map(ended)
+        self.0.poll(Some(context.waker()), true).map(ended)
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     fmt,
     ops::Deref,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Poll, Waker},
     time::Duration,
 };
 
@@ -97,7 +97,7 @@ impl<'e> Pending<'e> {
     /// It was taken before: the caller's bug, as polling a future that is over.
     pub(crate) fn wait(&mut self) -> Outcome {
         if is_inside(self.port.id) {
-            return match self.poll(&Context::from_waker(Waker::noop()), false) {
+            return match self.poll(None, false) {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => Outcome::Failed(Failure::WouldDeadlock),
             };
@@ -110,9 +110,9 @@ impl<'e> Pending<'e> {
         outcome.unwrap_or_else(|| self.port.no_outcome())
     }
 
-    /// The outcome, once it is there; until then the context's waker is left to be woken. Somebody who awaits it makes progress
-    /// first.
-    pub(crate) fn poll(&mut self, context: &Context<'_>, is_awaited: bool) -> Poll<Outcome> {
+    /// The outcome, once it is there; until then the waker is left to be woken, or the one that was left before. Somebody who
+    /// awaits it makes progress first.
+    pub(crate) fn poll(&mut self, waker: Option<&Waker>, is_awaited: bool) -> Poll<Outcome> {
         let Made::Open(id) = self.made else { return Poll::Ready(self.take_over()) };
         let mut found = None;
         if is_awaited {
@@ -120,7 +120,7 @@ impl<'e> Pending<'e> {
         }
         let polled = match found {
             Some(outcome) => Poll::Ready(outcome),
-            None => self.port.poll_operation(id, context),
+            None => self.port.poll_operation(id, waker),
         };
         match polled {
             Poll::Ready(_) => self.made = Made::Taken,
@@ -215,7 +215,7 @@ impl fmt::Debug for Pending<'_> {
 impl Port {
     /// The outcome of what is under way, once it is there. A waker is a user's: it is cloned and dropped without the lock, and
     /// only where it is to be kept.
-    fn poll_operation(&self, id: OperationId, context: &Context<'_>) -> Poll<Outcome> {
+    fn poll_operation(&self, id: OperationId, waker: Option<&Waker>) -> Poll<Outcome> {
         let mut clone = None;
         loop {
             let Some(mut state) = self.enter_at_rest() else {
@@ -225,12 +225,11 @@ impl Port {
                 self.pass_room_on(state);
                 return Poll::Ready(outcome);
             }
-            let is_kept = state.protocol.operations.is_to_wake(id, context.waker());
             let mut before = None;
-            if !is_kept {
+            if let Some(waker) = waker.filter(|it| !state.protocol.operations.is_to_wake(id, it)) {
                 let Some(clone) = clone.take() else {
                     drop(state);
-                    clone = Some(context.waker().clone());
+                    clone = Some(waker.clone());
                     continue;
                 };
                 before = state.protocol.operations.set_waker(id, clone);

@@ -128,7 +128,7 @@ impl Future for Drain<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         while let Some(pending) = self.0.last_mut() {
-            ended(ready!(pending.poll(context, true)))?;
+            ended(ready!(pending.poll(Some(context.waker()), true)))?;
             self.0.pop();
         }
         Poll::Ready(Ok(()))
@@ -204,6 +204,6 @@ impl Future for Ready<'_> {
     type Output = Result<(), Failure>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context, true).map(ended)
+        self.0.poll(Some(context.waker()), true).map(ended)
     }
 }

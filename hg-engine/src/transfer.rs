@@ -70,7 +70,7 @@ impl Future for Transfer<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context, true).map(|outcome| moved(outcome).map(drop))
+        self.0.poll(Some(context.waker()), true).map(|outcome| moved(outcome).map(drop))
     }
 }
 

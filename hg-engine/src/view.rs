@@ -4,7 +4,7 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::{Duration, Instant},
 };
 
@@ -85,6 +85,16 @@ impl<'e> Fetch<'e> {
         self.pending.cancel();
     }
 
+    /// As [`Pending::poll`].
+    pub(crate) fn poll_by(
+        &mut self,
+        waker: Option<&Waker>,
+        is_awaited: bool,
+    ) -> Poll<Result<Vec<u8>, TransferError>> {
+        moved(ready!(self.pending.poll(waker, is_awaited)))?;
+        Poll::Ready(self.finish())
+    }
+
     fn finish(&mut self) -> Result<Vec<u8>, TransferError> {
         match std::mem::replace(&mut self.into, Into::Nothing) {
             Into::Bytes(bytes) => Ok(bytes),
@@ -103,8 +113,7 @@ impl Future for Fetch<'_> {
     type Output = Result<Vec<u8>, TransferError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        moved(ready!(self.pending.poll(context, true)))?;
-        Poll::Ready(self.finish())
+        self.poll_by(Some(context.waker()), true)
     }
 }
 
@@ -201,7 +210,7 @@ impl Future for View<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Stage::Asking(pending) = &mut self.stage {
-            let outcome = moved(ready!(pending.poll(context, true)));
+            let outcome = moved(ready!(pending.poll(Some(context.waker()), true)));
             if let Some(seen) = self.seen_or_copy(outcome) {
                 return Poll::Ready(seen);
             }

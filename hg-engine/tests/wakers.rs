@@ -23,13 +23,18 @@ use hg_engine::{Answer, Builder, Engine, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na::{Memory, Rights, Segment};
 use hg_na_conformance::Mem;
-use watchdog::Watchdog;
+use watchdog::{Watchdog, until};
 
 mod hg;
 
 #[rpc(crate = crate::hg)]
 fn twice(number: u64) -> u64 {
     2 * number
+}
+
+#[rpc(crate = crate::hg)]
+fn long() -> Vec<u8> {
+    vec![3; 1 << 20]
 }
 
 /// Its requests are kept until somebody takes them.
@@ -46,6 +51,7 @@ fn target(plugin: &Mem, progress: Progress) -> Engine {
     let builder = Builder::new().plugin(plugin.clone()).wait(Wait::Block).progress(progress);
     let target = builder.eager_max(0).listen(true).open("mem://").unwrap();
     target.register(twice).unwrap();
+    target.register(long).unwrap();
     target
 }
 
@@ -396,4 +402,45 @@ fn a_waker_is_cloned_only_when_it_is_to_be_kept() {
         }
     }
     assert_eq!(clones(), 3, "the same one is kept");
+}
+
+#[derive(Default)]
+struct Counts(AtomicUsize);
+
+impl Wake for Counts {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_look_at_a_call_leaves_whoever_has_polled_it_to_be_woken() {
+    let plugin = Mem::default();
+    let target = target(&plugin, Progress::Own);
+    let origin = Builder::new().plugin(plugin).progress(Progress::Own).open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    let woken = Arc::<Counts>::default();
+    let waker = Waker::from(Arc::clone(&woken));
+    let context = &mut Context::from_waker(&waker);
+    let until_woken = |times| {
+        until("it is woken", || {
+            target.progress(Duration::ZERO);
+            origin.progress(Duration::ZERO);
+            woken.0.load(Ordering::Relaxed) == times
+        });
+    };
+
+    let mut call = origin.call(twice, &peer, (21,));
+    assert!(call.poll_outcome(context).is_pending());
+    assert!(call.try_wait().is_none());
+    until_woken(1);
+    assert!(matches!(call.try_wait(), Some(Ok(42))));
+
+    let mut call = origin.call(long, &peer, ());
+    assert!(call.poll_outcome(context).is_pending());
+    until_woken(2);
+    assert!(call.poll_outcome(context).is_pending(), "the result is pulled");
+    assert!(call.try_wait().is_none());
+    until_woken(3);
+    assert_eq!(call.try_wait().unwrap().unwrap().len(), 1 << 20);
 }

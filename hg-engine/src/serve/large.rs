@@ -236,7 +236,7 @@ impl Taking<'_> {
         if let Some(left) = self.left() {
             view.end_within(left);
         }
-        match moved(self.unless_over(|context| view.poll(context, true)).await?) {
+        match moved(self.unless_over(|context| view.poll(Some(context.waker()), true)).await?) {
             // What its owner may write is copied: a handler is given a slice.
             Ok(seen) => Ok(seen.and_then(|it: SharedBytes| Frozen::try_from(it).ok())),
             Err(TransferError::NotMade(Error::Unsupported(_))) => Ok(None),
