@@ -46,7 +46,7 @@ impl Lent {
 pub struct Kept {
     /// Of one-way calls, until their deadlines at the longest.
     pub arguments: Store,
-    /// Of requests.
+    /// Of requests; without deadlines, since they go with the calls.
     pub results: Store,
 }
 

@@ -123,6 +123,9 @@ enum Phase {
     Spent,
 }
 
+/// Room for so many cancellations is kept after a burst of them.
+const UNTOLD_KEPT: usize = 64;
+
 /// All that one context has under way.
 #[derive(Debug, Default)]
 pub struct Operations {
@@ -452,6 +455,7 @@ impl Operations {
             }
             !was_due
         });
+        self.untold.shrink_to(UNTOLD_KEPT);
     }
 
     /// Whether [`Operations::handle_round`] is still to be called: not to sleep before.

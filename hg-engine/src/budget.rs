@@ -201,7 +201,7 @@ mod tests {
         }
         let (told, hears) = mpsc::channel();
         let budget = Arc::new(Budget::new(19));
-        let share = poll(&mut budget.share(ORIGIN, 10));
+        let share = take(&budget, ORIGIN, 10);
         let mut waiting = [OTHER, Peer::new(3, 1)].map(|origin| budget.share(origin, 6));
         for (waiting, wakes) in waiting.iter_mut().zip([None, Some(told)]) {
             let waker = Waker::from(Arc::new(Wakes(wakes)));

@@ -114,6 +114,7 @@ impl<'e, R: Rpc> Call<'e, R> {
         if message.slot().is_some() {
             std::mem::forget(outcome); // Owns nothing.
         }
+        pending.end();
         output
     }
 
@@ -161,18 +162,21 @@ impl<'e, R: Rpc> Call<'e, R> {
         is_awaited: bool,
     ) -> Poll<Result<R::Output, CallError<R::Error>>> {
         let result = match &mut self.state {
-            CallState::Under(pending) => match ready!(pending.poll(waker, is_awaited)) {
-                Outcome::Bulk(answer) => {
-                    match Arriving::new(Arc::clone(&pending.port), answer, false) {
-                        Ok(arriving) => {
-                            self.state = CallState::Arriving(Box::new(arriving));
-                            return self.poll_by(waker, is_awaited);
-                        }
-                        Err(failure) => Err(failure.widen()),
-                    }
+            CallState::Under(pending) => {
+                let outcome = ready!(pending.poll(waker, is_awaited));
+                if let Outcome::Bulk(answer) = outcome {
+                    let arriving = Arriving::new(Arc::clone(&pending.port), answer, false);
+                    self.state = CallState::Taken;
+                    let arriving = arriving.map_err(Failure::widen)?;
+                    self.state = CallState::Arriving(Box::new(arriving));
+                    return self.poll_by(waker, is_awaited);
                 }
-                outcome => decode::<R>(outcome),
-            },
+                // One that would wait for itself is under way still; another one's port is needed no more.
+                if !pending.is_open() {
+                    self.state = CallState::Taken;
+                }
+                decode::<R>(outcome)
+            }
             CallState::Arriving(arriving) => {
                 let result = arrived::<R>(ready!(arriving.poll(waker, is_awaited)));
                 self.state = CallState::Taken;

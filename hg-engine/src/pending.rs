@@ -44,6 +44,12 @@ pub(crate) struct Pending<'e> {
     made: Made,
 }
 
+/// Threads share what they hold: one waits, another one cancels.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<Pending<'_>>();
+};
+
 /// What was made, as far as its outcome was not taken.
 pub(crate) enum Made {
     /// An entry of the table of operations, which taking the outcome frees.
@@ -68,7 +74,10 @@ impl Made {
 impl<E: Into<Outcome>> From<Result<OperationId, E>> for Made {
     #[inline(always)]
     fn from(begun: Result<OperationId, E>) -> Self {
-        begun.map_or_else(Self::over, Self::Open)
+        match begun {
+            Ok(id) => Self::Open(id),
+            Err(over) => Self::over(over),
+        }
     }
 }
 
@@ -91,6 +100,14 @@ impl<'e> Pending<'e> {
         }
     }
 
+    /// Drops it, in place where its outcome was taken and it owns nothing.
+    #[inline(always)]
+    pub(crate) fn end(self) {
+        if matches!((&self.port, &self.made), (PortRef::Borrowed(_), Made::Taken)) {
+            std::mem::forget(self);
+        }
+    }
+
     /// Waits for the outcome, making progress in this thread.
     ///
     /// # Panics
@@ -101,9 +118,6 @@ impl<'e> Pending<'e> {
                 Poll::Ready(outcome) => outcome,
                 Poll::Pending => Outcome::Failed(Failure::WouldDeadlock),
             };
-        }
-        if matches!(self.made, Made::Due) {
-            self.port.progress_once();
         }
         let mut outcome = None;
         waiting(|| self.wait_into(&mut outcome));
@@ -157,6 +171,24 @@ impl<'e> Pending<'e> {
             Made::Over(outcome) => Some(outcome),
             Made::Done | Made::Due | Made::Taken => None,
         }
+    }
+
+    /// Whether its outcome is not there yet, or was not taken.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.made, Made::Open(_))
+    }
+
+    /// Takes the outcome of a transfer that was over when it began; whoever waits for it makes the round that is due.
+    #[inline]
+    pub(crate) fn take_moved(&mut self, waits: bool) -> bool {
+        if !matches!(self.made, Made::Done | Made::Due) {
+            return false;
+        }
+        if waits && matches!(self.made, Made::Due) && !is_inside(self.port.id) {
+            self.port.progress_once();
+        }
+        self.made = Made::Taken;
+        true
     }
 
     /// Whether it was over when it began, and its outcome was not taken.

@@ -50,6 +50,9 @@ impl<'e> Transfer<'e> {
     /// # Errors
     /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine, unless it is over already.
     pub fn wait(mut self) -> Result<(), TransferError> {
+        if self.0.take_moved(true) {
+            return Ok(());
+        }
         moved(self.0.wait()).map(drop)
     }
 
@@ -70,6 +73,9 @@ impl Future for Transfer<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.0.take_moved(false) {
+            return Poll::Ready(Ok(()));
+        }
         self.0.poll(Some(context.waker()), true).map(|outcome| moved(outcome).map(drop))
     }
 }

@@ -70,7 +70,9 @@ impl<'e> Fetch<'e> {
     /// # Errors
     /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine, unless they are here already.
     pub fn wait(mut self) -> Result<Vec<u8>, TransferError> {
-        moved(self.pending.wait())?;
+        if !self.pending.take_moved(true) {
+            moved(self.pending.wait())?;
+        }
         self.finish()
     }
 
@@ -91,7 +93,9 @@ impl<'e> Fetch<'e> {
         waker: Option<&Waker>,
         is_awaited: bool,
     ) -> Poll<Result<Vec<u8>, TransferError>> {
-        moved(ready!(self.pending.poll(waker, is_awaited)))?;
+        if !self.pending.take_moved(false) {
+            moved(ready!(self.pending.poll(waker, is_awaited)))?;
+        }
         Poll::Ready(self.finish())
     }
 

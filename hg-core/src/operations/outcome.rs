@@ -58,7 +58,7 @@ pub struct BulkAnswer {
 pub struct Moved {
     /// What came of it: the bytes of a view.
     pub result: Result<Option<SharedBytes>, TransferError>,
-    pub(super) _memory: Option<Box<dyn Send>>,
+    pub(super) _memory: Option<Box<dyn Send + Sync>>,
 }
 
 impl fmt::Debug for Moved {
