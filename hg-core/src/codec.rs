@@ -83,7 +83,7 @@ pub trait Codec: Copy + fmt::Debug + Send + Sync + 'static {
     /// Reads a value that takes all of `bytes`, borrowing from it where the type does.
     ///
     /// Strings, byte strings and everything that they own are allocated only after their bytes were
-    /// found to be there; a sequence may not have more elements than the message has bytes.
+    /// found to be there; sequences and maps may not have more elements, all together, than the message has bytes.
     fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, CodecError>;
 }
 

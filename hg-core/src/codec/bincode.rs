@@ -1,6 +1,6 @@
 //! [`Bincode`]: the format of `bincode` 1.3 with integers of fixed size, little-endian.
 
-use std::{io, marker::PhantomData};
+use std::{cell::Cell, io, marker::PhantomData};
 
 use ::bincode::{BincodeRead, DefaultOptions, Deserializer, ErrorKind, Options, Result as Read};
 use serde::{
@@ -56,7 +56,8 @@ impl Codec for Bincode {
 
     #[inline]
     fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, CodecError> {
-        let seed = Bounded::new(PhantomData, Bounds::of_message(bytes.len()));
+        let elements = Cell::new(bytes.len());
+        let seed = Bounded::new(PhantomData, Bounds::of_message(&elements));
         let mut left = bytes;
         let reader = Reader { left: &mut left };
         let mut deserializer = Deserializer::with_bincode_read(reader, options());

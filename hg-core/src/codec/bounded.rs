@@ -5,10 +5,14 @@
 //!
 //! | claim                                          | would cost                  | answer              |
 //! |------------------------------------------------|-----------------------------|---------------------|
-//! | a count far over the bytes that follow         | an allocation ahead of them | size hint is capped |
-//! | 2^60 elements that take no bytes (`Vec<()>`)   | a loop of 2^60 rounds       | [`Fault::TooMany`]  |
+//! | a count far over the bytes of the message      | an allocation ahead of them | [`Fault::TooMany`]  |
+//! | elements that take no bytes (`Vec<Vec<()>>`)   | a loop of 2^60 rounds       | [`Fault::TooMany`]  |
 //! | a recursive type, nested once per byte or four | the stack, and the process  | [`Fault::TooDeep`]  |
 //! | more than this process may allocate            | the process (`abort`)       | [`Fault::NoMemory`] |
+//!
+//! All sequences and maps of a message share one budget of elements, as many as it has bytes. An element that takes bytes has one
+//! that no other element has: a number, or the count or variant that its containers begin with. So whatever is honest and has
+//! no elements without bytes stays within it.
 //!
 //! Every container is wrapped on its way in (`Deserializer` -> `Visitor` -> `SeqAccess`, `MapAccess`,
 //! `EnumAccess`) and every element on its way out (`Seed` -> `Deserializer`). All of it is generic and
@@ -25,18 +29,26 @@ pub(super) const MAX_DEPTH: u32 = 128;
 
 /// What a message may still claim.
 #[derive(Clone, Copy)]
-pub(super) struct Bounds {
-    /// Elements of one sequence or map: the bytes of the whole message.
-    items: usize,
+pub(super) struct Bounds<'b> {
+    /// Elements that sequences and maps of the whole message may still have.
+    elements: &'b Cell<usize>,
     /// Containers that may still open inside this one.
     depth: u32,
 }
 
-impl Bounds {
-    /// The bounds of a message of `len` bytes.
+impl<'b> Bounds<'b> {
+    /// The bounds of a message of so many bytes, which are the elements that it may have.
     #[inline]
-    pub(super) fn of_message(len: usize) -> Self {
-        Self { items: len, depth: MAX_DEPTH }
+    pub(super) fn of_message(bytes: &'b Cell<usize>) -> Self {
+        Self { elements: bytes, depth: MAX_DEPTH }
+    }
+
+    /// Takes elements off the message's budget.
+    #[inline]
+    fn take<E: serde::de::Error>(self, elements: usize) -> Result<(), E> {
+        let left = self.elements.get().checked_sub(elements);
+        self.elements.set(left.ok_or_else(|| E::custom(Fault::TooMany))?);
+        Ok(())
     }
 
     #[inline]
@@ -74,7 +86,7 @@ fn refuse<E: serde::de::Error>(len: usize) -> E {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooMany => f.write_str("a sequence has more elements than the message has bytes"),
+            Self::TooMany => f.write_str("its sequences have more elements than it has bytes"),
             Self::TooDeep => write!(f, "nested deeper than {MAX_DEPTH} levels"),
             Self::NoMemory => f.write_str("there is no memory for it"),
         }
@@ -82,14 +94,14 @@ impl fmt::Display for Fault {
 }
 
 /// A deserializer, or the visitor, access or seed that it deals with, together with its bounds.
-pub(super) struct Bounded<T> {
+pub(super) struct Bounded<'b, T> {
     inner: T,
-    bounds: Bounds,
+    bounds: Bounds<'b>,
 }
 
-impl<T> Bounded<T> {
+impl<'b, T> Bounded<'b, T> {
     #[inline]
-    pub(super) fn new(inner: T, bounds: Bounds) -> Self {
+    pub(super) fn new(inner: T, bounds: Bounds<'b>) -> Self {
         Self { inner, bounds }
     }
 }
@@ -110,7 +122,7 @@ macro_rules! fixed {
         #[inline]
         fn $method<V: Visitor<'de>>(self, $($argument: $kind,)* visitor: V) -> Result<V::Value, D::Error> {
             let bounds = self.bounds.inside()?;
-            self.inner.$method($($argument,)* Container { visitor, bounds, limit: usize::MAX })
+            self.inner.$method($($argument,)* Container { visitor, bounds, is_counted: false })
         }
     )*};
 }
@@ -121,12 +133,12 @@ macro_rules! counted {
         #[inline]
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
             let bounds = self.bounds.inside()?;
-            self.inner.$method(Container { visitor, bounds, limit: bounds.items })
+            self.inner.$method(Container { visitor, bounds, is_counted: true })
         }
     )*};
 }
 
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<D> {
+impl<'de, D: Deserializer<'de>> Deserializer<'de> for Bounded<'_, D> {
     type Error = D::Error;
 
     forward! {
@@ -202,26 +214,31 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Copied<V> {
 }
 
 /// The visitor of a container: bounds what it will visit.
-struct Container<V> {
+struct Container<'b, V> {
     visitor: V,
     /// Of the elements.
-    bounds: Bounds,
-    /// How many elements.
-    limit: usize,
+    bounds: Bounds<'b>,
+    /// The message chooses how many elements there are.
+    is_counted: bool,
 }
 
-impl<V> Container<V> {
-    /// Elements whose memory is to be tried out: only where the message chooses their number, and many.
+impl<'b, V> Container<'b, V> {
+    /// The elements of this one, as many as they are said to be.
     #[inline]
-    fn untried(&self, hint: Option<usize>) -> usize {
-        if self.limit == usize::MAX {
-            return 0;
-        }
-        hint.filter(|claimed| *claimed > FEW).map_or(0, |claimed| claimed.min(self.limit))
+    fn elements<A, E: serde::de::Error>(
+        &self,
+        inner: A,
+        claimed: Option<usize>,
+    ) -> Result<Elements<'b, A>, E> {
+        let (bounds, is_counted) = (self.bounds, self.is_counted);
+        let left = claimed.filter(|_| is_counted).unwrap_or(0);
+        bounds.take(left)?;
+        let untried = if left > FEW { left } else { 0 };
+        Ok(Elements { inner, bounds, is_counted, left, untried })
     }
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Container<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for Container<'_, V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -250,14 +267,16 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Container<V> {
 
     #[inline]
     fn visit_seq<A: SeqAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        let untried = self.untried(inner.size_hint());
-        self.visitor.visit_seq(Elements { inner, bounds: self.bounds, left: self.limit, untried })
+        let claimed = inner.size_hint();
+        let elements = self.elements(inner, claimed)?;
+        self.visitor.visit_seq(elements)
     }
 
     #[inline]
     fn visit_map<A: MapAccess<'de>>(self, inner: A) -> Result<V::Value, A::Error> {
-        let untried = self.untried(inner.size_hint());
-        self.visitor.visit_map(Elements { inner, bounds: self.bounds, left: self.limit, untried })
+        let claimed = inner.size_hint();
+        let elements = self.elements(inner, claimed)?;
+        self.visitor.visit_map(elements)
     }
 
     #[inline]
@@ -267,9 +286,11 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Container<V> {
 }
 
 /// The elements of a sequence or map: counted.
-struct Elements<A> {
+struct Elements<'b, A> {
     inner: A,
-    bounds: Bounds,
+    bounds: Bounds<'b>,
+    is_counted: bool,
+    /// Taken off the budget already; where that was not known, each is taken when it comes.
     left: usize,
     /// How many there are, before the memory for them was tried out.
     untried: usize,
@@ -278,7 +299,7 @@ struct Elements<A> {
 /// So many elements are taken without a trial.
 const FEW: usize = 4096;
 
-impl<A> Elements<A> {
+impl<A> Elements<'_, A> {
     /// Tries out the memory for all elements when the first one comes. A vector doubles its room from what it begins with, so
     /// that it has room for twice as many at most.
     #[inline(always)]
@@ -295,19 +316,17 @@ impl<A> Elements<A> {
 
     #[inline]
     fn count<T, E: serde::de::Error>(&mut self, element: Option<T>) -> Result<Option<T>, E> {
-        if element.is_some() {
-            self.left = self.left.checked_sub(1).ok_or_else(|| E::custom(Fault::TooMany))?;
+        if self.is_counted && element.is_some() {
+            match self.left.checked_sub(1) {
+                Some(left) => self.left = left,
+                None => self.bounds.take(1)?,
+            }
         }
         Ok(element)
     }
-
-    #[inline]
-    fn cap(&self, hint: Option<usize>) -> Option<usize> {
-        hint.map(|claimed| claimed.min(self.left))
-    }
 }
 
-impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<A> {
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<'_, A> {
     type Error = A::Error;
 
     #[inline]
@@ -322,11 +341,11 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Elements<A> {
 
     #[inline]
     fn size_hint(&self) -> Option<usize> {
-        self.cap(self.inner.size_hint())
+        self.inner.size_hint()
     }
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Elements<A> {
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Elements<'_, A> {
     type Error = A::Error;
 
     #[inline]
@@ -346,13 +365,13 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Elements<A> {
 
     #[inline]
     fn size_hint(&self) -> Option<usize> {
-        self.cap(self.inner.size_hint())
+        self.inner.size_hint()
     }
 }
 
-impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Bounded<A> {
+impl<'b, 'de, A: EnumAccess<'de>> EnumAccess<'de> for Bounded<'b, A> {
     type Error = A::Error;
-    type Variant = Bounded<A::Variant>;
+    type Variant = Bounded<'b, A::Variant>;
 
     #[inline]
     fn variant_seed<T: DeserializeSeed<'de>>(
@@ -365,7 +384,7 @@ impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Bounded<A> {
     }
 }
 
-impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<A> {
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<'_, A> {
     type Error = A::Error;
 
     #[inline]
@@ -381,7 +400,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<A> {
     #[inline]
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
         let bounds = self.bounds.inside()?;
-        self.inner.tuple_variant(len, Container { visitor, bounds, limit: usize::MAX })
+        self.inner.tuple_variant(len, Container { visitor, bounds, is_counted: false })
     }
 
     #[inline]
@@ -391,11 +410,11 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Bounded<A> {
         visitor: V,
     ) -> Result<V::Value, A::Error> {
         let bounds = self.bounds.inside()?;
-        self.inner.struct_variant(fields, Container { visitor, bounds, limit: usize::MAX })
+        self.inner.struct_variant(fields, Container { visitor, bounds, is_counted: false })
     }
 }
 
-impl<'de, T: DeserializeSeed<'de>> DeserializeSeed<'de> for Bounded<T> {
+impl<'de, T: DeserializeSeed<'de>> DeserializeSeed<'de> for Bounded<'_, T> {
     type Value = T::Value;
 
     #[inline]

@@ -1,5 +1,7 @@
 //! [`Postcard`]: the format of `postcard` 1, integers of variable length.
 
+use std::cell::Cell;
+
 use ::postcard::{Deserializer, Error, experimental::serialized_size, to_slice};
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +38,8 @@ impl Codec for Postcard {
     #[inline]
     fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, CodecError> {
         let mut deserializer = Deserializer::from_bytes(bytes);
-        let bounds = Bounds::of_message(bytes.len());
+        let elements = Cell::new(bytes.len());
+        let bounds = Bounds::of_message(&elements);
         let value = T::deserialize(Bounded::new(&mut deserializer, bounds))
             .map_err(|error| CodecError::malformed(&error))?;
         match deserializer.finalize() {

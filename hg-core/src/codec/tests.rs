@@ -27,6 +27,8 @@ for_each_codec! {
     strings_and_bytes_are_borrowed_from_the_message
     a_claimed_count_is_not_allocated_ahead_of_its_elements
     elements_without_bytes_are_counted
+    all_sequences_of_a_message_share_one_budget_of_elements
+    whatever_is_honest_stays_within_the_budget
     nesting_is_bounded
     a_nested_value_within_the_bound_survives
     a_value_without_room_says_how_much_there_was
@@ -185,7 +187,7 @@ impl Serialize for Count {
 
 fn a_claimed_count_is_not_allocated_ahead_of_its_elements<C: Codec>() {
     let claim = encoded::<C, _>(&Count(1 << 40));
-    assert!(C::decode::<Hint>(&claim).unwrap().0 <= claim.len());
+    assert!(C::decode::<Hint>(&claim).map_or(0, |hint| hint.0) <= claim.len());
     refuses::<C, Vec<Record>>(&claim);
     #[cfg(feature = "bincode")]
     assert_eq!(Bincode::decode::<Hint>(&encoded::<Bincode, _>(&Count(5))).unwrap().0, 5);
@@ -195,6 +197,63 @@ fn elements_without_bytes_are_counted<C: Codec>() {
     // Without the bound this would be 2^40 rounds of a loop.
     refuses::<C, Vec<()>>(&encoded::<C, _>(&Count(1 << 40)));
     assert_eq!(C::decode::<Vec<()>>(&encoded::<C, _>(&[()][..])).unwrap(), [()]);
+}
+
+thread_local! {
+    /// How many values of [`Counted`] were read.
+    static READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Takes no bytes, and counts how often it is read.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct Counted;
+
+impl<'de> Deserialize<'de> for Counted {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        READ.set(READ.get() + 1);
+        <()>::deserialize(from).map(|()| Self)
+    }
+}
+
+fn all_sequences_of_a_message_share_one_budget_of_elements<C: Codec>() {
+    #[derive(Debug, Serialize, Deserialize)]
+    enum Inner<T> {
+        Tuple((), Vec<T>),
+        Struct { items: Option<Vec<T>> },
+    }
+    // Each claims as many as the message has bytes.
+    let counts: Vec<Count> = (0..1000).map(|_| Count(1000)).collect();
+    let tuples: Vec<Inner<()>> = (0..1000).map(|_| Inner::Tuple((), vec![(); 1000])).collect();
+    let structs: Vec<Inner<()>> =
+        (0..1000).map(|_| Inner::Struct { items: Some(vec![(); 1000]) }).collect();
+    let (counts, tuples, structs) =
+        (encoded::<C, _>(&counts), encoded::<C, _>(&tuples), encoded::<C, _>(&structs));
+    let read = |bytes: &[u8], is_refused: fn(&[u8]) -> bool| {
+        READ.set(0);
+        assert!(is_refused(bytes), "it is taken");
+        assert!(READ.get() <= bytes.len(), "{} rounds for {} bytes", READ.get(), bytes.len());
+    };
+    read(&counts, |it| C::decode::<Vec<Vec<Counted>>>(it).is_err());
+    read(&counts, |it| C::decode::<Vec<BTreeMap<Counted, ()>>>(it).is_err());
+    read(&counts, |it| C::decode::<Vec<BTreeMap<(), Counted>>>(it).is_err());
+    read(&counts, |it| C::decode::<Vec<Vec<(Counted, [u8; 0])>>>(it).is_err());
+    read(&tuples, |it| C::decode::<Vec<Inner<Counted>>>(it).is_err());
+    read(&structs, |it| C::decode::<Vec<Inner<Counted>>>(it).is_err());
+}
+
+fn whatever_is_honest_stays_within_the_budget<C: Codec>() {
+    type Maps = Vec<BTreeMap<u8, ()>>;
+    type Dense = (Vec<Vec<Option<()>>>, Vec<Vec<Vec<u8>>>, Maps, Vec<(Vec<bool>, Vec<Shape>)>);
+    let values = |n: std::ops::Range<usize>| vec(vec(any::<u8>(), n.clone()), n);
+    proptest!(cases(), |(
+        options in vec(vec(any::<Option<()>>(), 0..9), 0..9), bytes in vec(values(0..5), 0..5),
+        keys in values(0..9), flags in vec(vec(any::<bool>(), 0..9), 0..9),
+    )| {
+        let maps = keys.into_iter().map(|it| it.into_iter().map(|key| (key, ())).collect()).collect();
+        let pairs = flags.into_iter().map(|it| (it.clone(), it.iter().map(|_| Shape::Unit).collect()));
+        let value: Dense = (options, bytes, maps, pairs.collect());
+        prop_assert_eq!(C::decode::<Dense>(&encoded::<C, _>(&value)).unwrap(), value);
+    });
 }
 
 /// One byte or four for each level, as deep as the bytes go.
