@@ -5,6 +5,7 @@
 //! network = "tcp://10.0.0.1:7700"  # the network that it owns; its address there is in all addresses
 //! max-applications = 1024
 //! connections = 1024             # of one application, opened and accepted, each
+//! network-idle-ms = 60000        # a connection to another daemon that carries nothing is closed after so long
 //! metrics = "127.0.0.1:9464"     # where Prometheus finds its figures (GET /metrics); nowhere by default
 //!
 //! [network-settings]             # as of the network plugin
@@ -21,7 +22,10 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use hg_na::{Error, Identity};
 use serde::Deserialize;
 
-use crate::{machine::Quota, settings::NAME};
+use crate::{
+    machine::{IDLE, Quota},
+    settings::NAME,
+};
 
 /// Largest weight.
 const WEIGHT_MAX: u32 = 1000;
@@ -44,6 +48,9 @@ pub struct Config {
     /// Connections that an application may open, and as many that it may accept.
     #[serde(default = "count")]
     pub connections: u32,
+    /// Milliseconds until a connection to another daemon is closed that carries nothing.
+    #[serde(default = "idle_ms")]
+    pub network_idle_ms: u64,
     /// Where figures are served over HTTP, to whoever connects there.
     pub metrics: Option<SocketAddr>,
     /// Other users that may connect, or shares and limits of any.
@@ -75,6 +82,10 @@ fn count() -> u32 {
     1024
 }
 
+fn idle_ms() -> u64 {
+    u64::try_from(IDLE.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn one() -> u32 {
     1
 }
@@ -89,6 +100,7 @@ impl Config {
             network_settings: BTreeMap::new(),
             max_applications: count(),
             connections: count(),
+            network_idle_ms: idle_ms(),
             metrics: None,
             users: Vec::new(),
             listen_fd: None,

@@ -9,8 +9,8 @@ use std::{
 };
 
 use hg_na::{
-    Address, Completion, Context, Error, Message, Op, OpenOptions, Peer, Plugin, Rejected, Sleep,
-    Token, Waiter,
+    Address, Completion, Context, Error, GoneReason, Message, Op, OpenOptions, Peer, Plugin,
+    Rejected, Sleep, Token, Waiter,
 };
 use hg_na_sm::SmPlugin;
 use rustc_hash::FxHashMap;
@@ -141,6 +141,7 @@ impl Daemon {
         let address = network.address().clone();
         let mut switch = Switch::new(address.clone(), Some(nix::unistd::geteuid().as_raw()));
         switch.limits = [config.max_applications, config.connections];
+        switch.idle = Duration::from_millis(config.network_idle_ms);
         switch.frame_max = caps.max_unexpected.min(FRAME_MAX);
         let metrics =
             config.metrics.map(|at| Metrics::serve(at, Arc::clone(&waiter))).transpose()?;
@@ -197,7 +198,8 @@ impl Daemon {
                 idle.came_back(now.elapsed());
             } else if !self.switch.is_ready() {
                 idle.slept();
-                self.sleep(self.end.map(|end| end.saturating_duration_since(now)))?;
+                let due = [self.end, self.switch.next_deadline()].into_iter().flatten().min();
+                self.sleep(due.map(|due| due.saturating_duration_since(now)))?;
             }
         }
         Ok(())
@@ -205,6 +207,7 @@ impl Daemon {
 
     /// One round of both sides; says whether anything moved.
     fn round(&mut self, now: Instant) -> Result<bool, Error> {
+        self.switch.handle_timeout(now);
         let mut moved = false;
         // The network last: it sends at the beginning of its round.
         for way in [Way::Local, Way::Network] {
@@ -290,29 +293,46 @@ impl Daemon {
             moved = true;
             match effect {
                 Effect::Dial(key, address) => match self.network.context.lookup(&address) {
-                    Ok(peer) => match self.network.parties.get(&peer).copied().flatten() {
+                    Ok(peer) => match self.network.parties.get(&peer).copied() {
                         // The network takes several spellings of an address for one.
-                        Some(known) => self.switch.is_known(key, known),
+                        Some(Some(known)) => self.switch.is_known(key, known),
+                        Some(None) => {
+                            let why = "its last connection is just being closed: call again";
+                            self.switch.gone(key, &GoneReason::Unreachable(why.into()));
+                        }
                         None => self.meet(Way::Network, peer, key),
                     },
                     Err(error) => {
-                        let why = hg_na::GoneReason::Unreachable(error.to_string().into());
+                        let why = GoneReason::Unreachable(error.to_string().into());
                         self.switch.gone(key, &why);
                     }
                 },
                 Effect::HangUp(key, why) => {
-                    let Some(Leg { way, peer, .. }) = self.legs.remove(&key) else { continue };
-                    let side = self.side(way);
-                    tracing::warn!(who = ?side.context.identity(peer), why, "disconnected");
-                    side.parties.insert(peer, None);
-                    side.context.forget(peer);
+                    let Some(Leg { way, peer, .. }) = self.legs.get(&key).copied() else {
+                        continue;
+                    };
+                    let who = self.side(way).context.identity(peer);
+                    tracing::warn!(?who, why, "disconnected");
+                    self.disconnect(key);
                 }
+                Effect::Leave(key) => self.disconnect(key),
                 Effect::EndWithin(ms) => {
-                    self.end = Instant::now().checked_add(Duration::from_millis(ms));
+                    // Of several who drain it, whoever has the least patience.
+                    let end = Instant::now().checked_add(Duration::from_millis(ms));
+                    self.end = [self.end, end].into_iter().flatten().min();
                 }
             }
         }
         moved
+    }
+
+    /// Whoever is there is heard no more.
+    fn disconnect(&mut self, key: PartyKey) {
+        if let Some(Leg { way, peer, .. }) = self.legs.remove(&key) {
+            let side = self.side(way);
+            side.parties.insert(peer, None);
+            side.context.forget(peer);
+        }
     }
 
     /// Gives everybody who is to be sent something a turn.
@@ -335,14 +355,14 @@ impl Daemon {
     }
 
     /// Hands one frame to its leg; `false`: it takes none now.
-    fn hand(&mut self, key: PartyKey, Outgoing { frame, ends }: Outgoing) -> bool {
+    fn hand(&mut self, key: PartyKey, Outgoing { frame, follows }: Outgoing) -> bool {
         let Some(leg) = self.legs.get_mut(&key) else { return false };
         let side = match leg.way {
             Way::Local => &mut self.local,
             Way::Network => &mut self.network,
         };
         if leg.held >= HELD_MAX {
-            self.switch.put_back(key, Outgoing { frame, ends });
+            self.switch.put_back(key, Outgoing { frame, follows });
             return false;
         }
         let count = count_of(&frame);
@@ -350,11 +370,11 @@ impl Daemon {
         match side.context.post(token(key, count), op) {
             Ok(_) => {
                 leg.held += count;
-                self.switch.left(ends);
+                self.switch.left(follows);
                 true
             }
             Err(Rejected { op: Op::SendUnexpected { message, .. }, error: Error::Again }) => {
-                self.switch.put_back(key, Outgoing { frame: message, ends });
+                self.switch.put_back(key, Outgoing { frame: message, follows });
                 false
             }
             // It is gone, and that is about to be told.

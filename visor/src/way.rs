@@ -9,7 +9,7 @@ use hg_na_parts::credits::{Amount, Credits};
 use crate::{
     address::Target,
     settings::UNEXPECTED,
-    wire::{FRAME_MIN, HEADER_LEN, Header, Kind, WINDOW},
+    wire::{FRAME_MIN, HEADER_LEN, Header, Kind, RETURN_MIN, WINDOW, cost},
 };
 
 /// One peer of a context.
@@ -96,7 +96,7 @@ pub(crate) struct Way {
     pub(crate) id: u32,
     /// Longest frame in bytes, once it is open.
     pub(crate) frame_max: usize,
-    /// Bytes that may be sent; that are to be given back.
+    /// What frames may cost that are sent; what those did that are to be given back.
     left: u32,
     owed: u32,
     pub(crate) unexpected: Credits,
@@ -135,12 +135,12 @@ impl Way {
 
     /// Whether a frame of this length may be sent.
     pub(crate) fn has_window(&self, len: usize) -> bool {
-        self.state == State::Open && u32::try_from(len).is_ok_and(|len| len <= self.left)
+        self.state == State::Open && cost(len) <= self.left
     }
 
     /// It was.
     pub(crate) fn spend(&mut self, len: usize) {
-        self.left -= u32::try_from(len).expect("checked before");
+        self.left -= cost(len);
     }
 
     /// The peer has taken some.
@@ -156,8 +156,8 @@ impl Way {
 
     /// A frame of this length was taken; gives what tells the peer, when it is time.
     pub(crate) fn taken(&mut self, len: usize) -> Option<hg_na::Message> {
-        self.owed += u32::try_from(len).unwrap_or(0);
-        (self.owed >= WINDOW / 4).then(|| {
+        self.owed += cost(len);
+        (self.owed >= RETURN_MIN).then(|| {
             let word = u64::from(std::mem::take(&mut self.owed));
             Header::new(Kind::Window, self.id, word).frame(&[])
         })

@@ -13,15 +13,17 @@
 use hg_na::{GoneReason, Identity, Message};
 
 /// Of this wire.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// Bytes of a header.
 pub(crate) const HEADER_LEN: usize = 16;
 /// Longest frame in bytes: a piece of a put or a get, of 64 KiB. What applications send as messages is shorter.
 pub(crate) const FRAME_MAX: usize = (64 << 10) + HEADER_LEN;
 /// The least that every network takes and every connection may use: the longest message of an application.
 pub(crate) const FRAME_MIN: usize = 16 << 10;
-/// Bytes of `Data` frames, headers included, of one connection and direction that were not taken yet.
+/// What `Data` frames of one connection and direction that were not taken yet may [cost].
 pub(crate) const WINDOW: u32 = 512 << 10;
+/// Bytes that a frame which waits needs beside its own: its place in a queue, which has room for twice as many.
+pub(crate) const FRAME_COST: u32 = 176;
 /// A word that gives bytes back gives so many at least.
 pub(crate) const RETURN_MIN: u32 = WINDOW / 4;
 /// Marks an id that the receiver of the frame has chosen.
@@ -29,7 +31,13 @@ pub(crate) const YOURS: u32 = 1 << 31;
 /// Longest sentence in bytes; what is longer is cut.
 const SENTENCE_MAX: usize = 240;
 
-const _: () = assert!(RETURN_MIN as usize >= FRAME_MAX, "one frame more than is owed always fits");
+const _: () = assert!(RETURN_MIN >= cost(FRAME_MAX), "one frame more than is owed always fits");
+
+/// What a frame of this length counts, in bytes of memory of whoever keeps it.
+#[expect(clippy::cast_possible_truncation, reason = "a frame that is longer is taken by nobody")]
+pub(crate) const fn cost(len: usize) -> u32 {
+    (if len < FRAME_MAX { len } else { FRAME_MAX }) as u32 + FRAME_COST
+}
 
 /// How long frames of a connection may be, as the word of `Open`, `Incoming` and `Opened` says it.
 ///
@@ -58,7 +66,7 @@ pub(crate) enum Kind {
     Opened,
     /// What an application sends to the other.
     Data,
-    /// So many bytes of `Data` were taken.
+    /// `Data` that costs so many bytes was taken.
     Window,
     /// The last frame of a connection: why.
     Close,

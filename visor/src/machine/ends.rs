@@ -4,7 +4,7 @@
 use hg_na::GoneReason;
 
 use super::{
-    Outgoing, Switch, Wrong,
+    Follows, Outgoing, Switch, Wrong,
     party::{ConnectionKey, End, PartyKey, Role, Said},
 };
 use crate::wire::{self, Header, YOURS};
@@ -42,7 +42,7 @@ impl Switch {
         if end.is_live() {
             end.said = Said::Queued;
             let (to, frame) = (end.party, wire::close(end.id ^ YOURS, reason));
-            self.queue(source, to, Outgoing { frame, ends: Some((key, side)) });
+            self.queue(source, to, Outgoing { frame, follows: Follows::Closed(key, side) });
         }
     }
 
@@ -68,7 +68,7 @@ impl Switch {
         if end.has_closed && end.said == Said::Nothing {
             end.said = Said::Queued;
             let (to, frame) = (end.party, wire::close(end.id ^ YOURS, &GoneReason::Closed));
-            self.queue(gone, to, Outgoing { frame, ends: Some((key, 1 - over)) });
+            self.queue(gone, to, Outgoing { frame, follows: Follows::Closed(key, 1 - over) });
         }
         if let Some(party) = self.parties.get_mut(&gone) {
             party.remove(id, key);
@@ -87,6 +87,8 @@ impl Switch {
     /// A party has gone, or is to go: what it had sent is delivered, and then its peers are told.
     pub(crate) fn gone(&mut self, party: PartyKey, reason: &GoneReason) {
         let Some(gone) = self.parties.remove(&party) else { return };
+        self.daemons -= usize::from(gone.is_node());
+        self.drainers.retain(|key| *key != party);
         if gone.is_listed {
             self.ready.retain(|key| *key != party);
         }

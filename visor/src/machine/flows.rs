@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use hg_na::Message;
 use rustc_hash::FxHashMap;
 
-use crate::wire::FRAME_MAX;
+use super::party::ConnectionKey;
+use crate::wire::{FRAME_COST, FRAME_MAX, cost};
 
 /// Bytes that a source of weight 1 may send in its turn: a frame of any length.
 #[expect(clippy::cast_possible_truncation, reason = "64 KiB")]
@@ -15,19 +16,35 @@ const QUANTUM: u32 = FRAME_MAX as u32;
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) frame: Message,
-    /// It is the last one of this connection's end.
-    pub(crate) ends: Option<(u64, usize)>,
+    /// What follows when it has left.
+    pub(crate) follows: Follows,
+}
+
+/// What follows when a frame has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Follows {
+    Nothing,
+    /// This end of a connection was told that it is over.
+    Closed(ConnectionKey, usize),
+    /// This end of a connection may send so many bytes again.
+    Returned(ConnectionKey, usize, u32),
 }
 
 impl Outgoing {
     pub(crate) fn plain(frame: Message) -> Self {
-        Self { frame, ends: None }
+        Self { frame, follows: Follows::Nothing }
     }
 
     fn len(&self) -> u32 {
         u32::try_from(self.frame.len()).unwrap_or(u32::MAX)
     }
+
+    fn cost(&self) -> u64 {
+        u64::from(cost(self.frame.len()))
+    }
 }
+
+const _: () = assert!(2 * size_of::<Outgoing>() <= FRAME_COST as usize);
 
 #[derive(Debug)]
 struct Flow {
@@ -51,7 +68,7 @@ pub(crate) struct Flows {
 impl Flows {
     /// Adds a frame behind all others of its source.
     pub(crate) fn push(&mut self, (source, weight): (u64, u32), outgoing: Outgoing) {
-        self.bytes += u64::from(outgoing.len());
+        self.bytes += outgoing.cost();
         let flow = self.by_source.entry(source).or_insert_with(|| {
             self.turns.push_back(source);
             Flow { frames: VecDeque::new(), weight: weight.max(1), credit: 0 }
@@ -62,7 +79,7 @@ impl Flows {
     /// Takes the next frame out.
     pub(crate) fn pop(&mut self) -> Option<Outgoing> {
         let outgoing = self.returned.take().or_else(|| self.next())?;
-        self.bytes -= u64::from(outgoing.len());
+        self.bytes -= outgoing.cost();
         Some(outgoing)
     }
 
@@ -88,7 +105,7 @@ impl Flows {
 
     /// Puts back what [`Flows::pop`] gave: it is the next one.
     pub(crate) fn put_back(&mut self, outgoing: Outgoing) {
-        self.bytes += u64::from(outgoing.len());
+        self.bytes += outgoing.cost();
         self.returned = Some(outgoing);
     }
 
@@ -97,7 +114,7 @@ impl Flows {
         self.returned.is_none() && self.turns.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Bytes of memory that what waits takes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

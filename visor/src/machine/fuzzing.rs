@@ -106,7 +106,7 @@ impl Run {
         while let Some(key) = self.switch.next_ready() {
             while let Some(outgoing) = self.switch.pop(key) {
                 Header::decode(outgoing.frame.as_slice()).expect("what is sent is a frame");
-                self.switch.left(outgoing.ends);
+                self.switch.left(outgoing.follows);
             }
         }
     }
@@ -122,6 +122,7 @@ impl Run {
                     let liar = liar.expect("nobody is ended but who has written");
                     self.keys[liar] = self.arrive();
                 }
+                Effect::Leave(_) => panic!("no time passes"),
                 Effect::EndWithin(_) => self.switch.end(),
             }
         }

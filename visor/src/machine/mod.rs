@@ -1,12 +1,13 @@
-//! What a daemon decides, without I/O or a clock: who is who, which frame goes where, who has room, who is ended.
+//! What a daemon decides, without I/O or a clock of its own: who is who, which frame goes where, who has room, who is ended.
 //!
-//! In: [`Switch::arrived`], [`Switch::handle`], [`Switch::gone`], [`Switch::has_room`]. Out: [`Switch::next_effect`];
-//! [`Switch::next_ready`] and [`Switch::pop`], [`Switch::left`] or [`Switch::put_back`]. `ARCHITECTURE.md` has the states.
+//! In: [`Switch::arrived`], [`Switch::handle`], [`Switch::gone`], [`Switch::has_room`], [`Switch::handle_timeout`]. Out:
+//! [`Switch::next_effect`]; [`Switch::next_ready`] and [`Switch::pop`], [`Switch::left`] or [`Switch::put_back`]. `ARCHITECTURE.md` has the states.
 
 mod ends;
 mod flows;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
+mod idle;
 mod opening;
 mod party;
 #[cfg(test)]
@@ -17,18 +18,22 @@ mod tests;
 use std::{
     collections::{HashMap, VecDeque},
     net::SocketAddr,
+    time::{Duration, Instant},
 };
 
 use hg_na::{Address, GoneReason, Identity, Message};
 use rustc_hash::FxHashMap;
 
-pub(crate) use flows::Outgoing;
+pub(crate) use flows::{Follows, Outgoing};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzzing::{fuzz_applications, fuzz_daemons};
+pub(crate) use idle::IDLE;
 use party::{Connection, ConnectionKey, End, Party, Role};
 pub(crate) use party::{PartyKey, Quota};
 
-use crate::wire::{FRAME_MAX, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, rename};
+use crate::wire::{
+    FRAME_MAX, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, cost, rename,
+};
 
 /// Connections between two daemons, of each side's choosing.
 pub(crate) const NODE_CONNECTIONS: u32 = 65_536;
@@ -40,6 +45,8 @@ pub(crate) enum Effect {
     Dial(PartyKey, Address),
     /// Disconnect whoever has broken the protocol.
     HangUp(PartyKey, &'static str),
+    /// Disconnect from a daemon: its leg carries nothing any more.
+    Leave(PartyKey),
     /// What has not ended by itself in so many milliseconds is to be ended.
     EndWithin(u64),
 }
@@ -57,19 +64,25 @@ pub(crate) struct Switch {
     pub(crate) frame_max: usize,
     /// Where its figures are served.
     pub(crate) metrics: Option<SocketAddr>,
+    /// So long a leg to another daemon carries nothing until it is ended.
+    pub(crate) idle: Duration,
     parties: FxHashMap<PartyKey, Party>,
     connections: FxHashMap<ConnectionKey, Connection>,
     /// Applications by name; the names are theirs to choose.
     names: HashMap<String, PartyKey>,
     /// Daemons that this side has called.
     nodes: HashMap<Address, PartyKey>,
+    /// Parties that are daemons.
+    daemons: usize,
+    /// When legs are looked at again that carry nothing.
+    next_look: Option<Instant>,
     last_key: u64,
     /// Parties with something to be sent; none that is gone.
     ready: VecDeque<PartyKey>,
     effects: VecDeque<Effect>,
     is_draining: bool,
-    /// Who is told when it ends.
-    drainer: Option<PartyKey>,
+    /// Those who are told when it ends.
+    drainers: Vec<PartyKey>,
     counts: Counts,
 }
 
@@ -94,15 +107,18 @@ impl Switch {
             limits: [0; 2],
             frame_max: FRAME_MAX,
             metrics: None,
+            idle: IDLE,
             parties: FxHashMap::default(),
             connections: FxHashMap::default(),
             names: HashMap::new(),
             nodes: HashMap::new(),
+            daemons: 0,
+            next_look: None,
             last_key: 0,
             ready: VecDeque::new(),
             effects: VecDeque::new(),
             is_draining: false,
-            drainer: None,
+            drainers: Vec::new(),
             counts: Counts::default(),
         }
     }
@@ -114,6 +130,7 @@ impl Switch {
 
     fn add_party(&mut self, party: Party) -> PartyKey {
         let key = self.key();
+        self.daemons += usize::from(party.is_node());
         self.parties.insert(key, party);
         key
     }
@@ -182,15 +199,14 @@ impl Switch {
 
     /// The end of a connection that a frame names, while both ends are live. One that has ended here is none: its sender does not
     /// know it yet.
-    fn live(&mut self, from: PartyKey, id: u32) -> Option<(&mut Connection, usize)> {
-        let (key, side) = *self.parties.get(&from)?.ends.get(&id)?;
-        let connection = self.connections.get_mut(&key)?;
-        let is_live = connection.ends.iter().all(End::is_live);
-        is_live.then_some((connection, side))
+    fn live(&self, from: PartyKey, id: u32) -> Option<(ConnectionKey, usize)> {
+        let end = *self.parties.get(&from)?.ends.get(&id)?;
+        self.connections.get(&end.0)?.ends.iter().all(End::is_live).then_some(end)
     }
 
     fn data(&mut self, from: PartyKey, id: u32, frame: Message) -> Result<(), Wrong> {
-        let Some((connection, side)) = self.live(from, id) else { return Ok(()) };
+        let Some((key, side)) = self.live(from, id) else { return Ok(()) };
+        let Some(connection) = self.connections.get_mut(&key) else { return Ok(()) };
         if !connection.is_open {
             return Err("data before the connection was there");
         }
@@ -198,37 +214,50 @@ impl Switch {
             return Err("a frame that is longer than was agreed");
         }
         let end = &mut connection.ends[side];
-        let len = u32::try_from(frame.len()).map_err(|_| "a frame that is too long")?;
-        end.in_flight += len;
+        let cost = cost(frame.len());
+        end.in_flight += cost;
         if end.in_flight > WINDOW {
             return Err("more bytes than the window has room for");
         }
+        end.untaken += cost;
         let (to, to_id) = (connection.ends[1 - side].party, connection.ends[1 - side].id);
         self.counts.frames += 1;
-        self.counts.bytes += u64::from(len);
-        self.pass(from, to, to_id, frame);
+        self.counts.bytes += frame.len() as u64;
+        self.pass(from, to, to_id, frame, Follows::Nothing);
         Ok(())
     }
 
     fn window(&mut self, from: PartyKey, header: Header, frame: Message) -> Result<(), Wrong> {
-        let Some((connection, side)) = self.live(from, header.id) else { return Ok(()) };
+        let Some((key, side)) = self.live(from, header.id) else { return Ok(()) };
+        let Some(connection) = self.connections.get_mut(&key) else { return Ok(()) };
+        if frame.len() > HEADER_LEN {
+            return Err("bytes where there are none");
+        }
         let sender = &mut connection.ends[1 - side];
         let bytes = u32::try_from(header.word).map_err(|_| "too many bytes given back")?;
         let left =
-            sender.in_flight.checked_sub(bytes).ok_or("bytes given back that were not sent")?;
+            sender.untaken.checked_sub(bytes).ok_or("bytes given back that were not sent")?;
         if bytes < RETURN_MIN {
             return Err("too few bytes given back at once");
         }
-        sender.in_flight = left;
+        sender.untaken = left;
         let (to, to_id) = (sender.party, sender.id);
-        self.pass(from, to, to_id, frame);
+        // Who does not hear it may send no more: so what waits to be told is bounded as well.
+        self.pass(from, to, to_id, frame, Follows::Returned(key, 1 - side, bytes));
         Ok(())
     }
 
     /// Queues a frame of a connection for its other end.
-    fn pass(&mut self, from: PartyKey, to: PartyKey, to_id: u32, mut frame: Message) {
+    fn pass(
+        &mut self,
+        from: PartyKey,
+        to: PartyKey,
+        to_id: u32,
+        mut frame: Message,
+        follows: Follows,
+    ) {
         rename(&mut frame, to_id ^ YOURS);
-        self.queue(from, to, Outgoing::plain(frame));
+        self.queue(from, to, Outgoing { frame, follows });
     }
 
     fn queue(&mut self, from: PartyKey, to: PartyKey, outgoing: Outgoing) {
@@ -269,10 +298,16 @@ impl Switch {
         self.parties.get_mut(&to)?.flows.pop()
     }
 
-    /// It has left; `ends` is what came with it.
-    pub(crate) fn left(&mut self, ends: Option<(ConnectionKey, usize)>) {
-        if let Some((connection, side)) = ends {
-            self.close_left(connection, side);
+    /// It has left; `follows` is what came with it.
+    pub(crate) fn left(&mut self, follows: Follows) {
+        match follows {
+            Follows::Nothing => {}
+            Follows::Closed(connection, side) => self.close_left(connection, side),
+            Follows::Returned(connection, side, bytes) => {
+                if let Some(connection) = self.connections.get_mut(&connection) {
+                    connection.ends[side].in_flight -= bytes;
+                }
+            }
         }
     }
 
@@ -310,7 +345,6 @@ impl Switch {
     /// What it does, as JSON.
     pub(crate) fn status(&self) -> String {
         let applications = self.names.len();
-        let nodes = self.parties.values().filter(|party| party.is_node()).count();
         serde_json::json!({
             "address": self.node.as_str(),
             "metrics": self.metrics,
@@ -318,7 +352,7 @@ impl Switch {
             "applications": applications,
             "max_applications": self.limits[0],
             "max_connections": self.limits[1],
-            "daemons": nodes,
+            "daemons": self.daemons,
             "connections": self.connections.len(),
             "bytes_waiting": self.bytes(),
             "connections_opened": self.counts.opened,
@@ -336,7 +370,10 @@ impl Switch {
         }
         self.is_draining = true;
         if within_ms > 0 {
-            self.drainer = Some(from);
+            if self.drainers.contains(&from) {
+                return Err("questions without taking the answers");
+            }
+            self.drainers.push(from);
             self.effects.push_back(Effect::EndWithin(within_ms));
             return Ok(());
         }
@@ -344,7 +381,7 @@ impl Switch {
         self.answer(from, true, &format!("draining: {left} connections are left"))
     }
 
-    /// Ends what is left, and tells whoever wanted that.
+    /// Ends what is left, and tells all who wanted that.
     pub(crate) fn end(&mut self) {
         let left: Vec<ConnectionKey> = self.connections.keys().copied().collect();
         let why = GoneReason::Unreachable("its daemon was drained, and waits no longer".into());
@@ -352,7 +389,7 @@ impl Switch {
             self.close_end(*key, 0, &why);
             self.close_end(*key, 1, &why);
         }
-        if let Some(drainer) = self.drainer.take() {
+        for drainer in std::mem::take(&mut self.drainers) {
             let text = match left.len() {
                 0 => "drained: every connection had ended".to_owned(),
                 count => format!("ended: {count} connections were left"),
@@ -378,7 +415,7 @@ impl Switch {
         self.is_draining && self.connections.is_empty() && self.bytes() == 0
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes of memory that waits to be sent.
     pub(crate) fn bytes(&self) -> u64 {
         self.parties.values().map(|party| party.flows.bytes()).sum()
     }

@@ -3,7 +3,7 @@
 use hg_na::{Address, GoneReason};
 
 use super::{
-    Effect, NODE_QUOTA, Switch, Wrong,
+    Effect, Follows, NODE_QUOTA, Switch, Wrong,
     party::{Chooser, Connection, End, Party, PartyKey, Role},
 };
 use crate::{
@@ -110,8 +110,20 @@ impl Switch {
         let [opener, target] = [from, to].map(|key| self.identity_of(key));
         let to_id = self.connect((from, id), to, true, frame_max);
         let word = frame_max as u64;
-        self.pass(from, to, to_id, Header::new(Kind::Incoming, 0, word).frame(&opener));
-        self.pass(to, from, id, Header::new(Kind::Opened, 0, word).frame(&target));
+        self.pass(
+            from,
+            to,
+            to_id,
+            Header::new(Kind::Incoming, 0, word).frame(&opener),
+            Follows::Nothing,
+        );
+        self.pass(
+            to,
+            from,
+            id,
+            Header::new(Kind::Opened, 0, word).frame(&target),
+            Follows::Nothing,
+        );
     }
 
     /// Of an application of this node; of others nobody here vouches for anything.
@@ -131,11 +143,18 @@ impl Switch {
         }
         let to_id = self.connect((from, id), to, false, self.frame_max);
         let takes = self.frame_max as u64;
-        self.pass(from, to, to_id, Header::new(Kind::Open, 0, takes).frame(target.name.as_bytes()));
+        self.pass(
+            from,
+            to,
+            to_id,
+            Header::new(Kind::Open, 0, takes).frame(target.name.as_bytes()),
+            Follows::Nothing,
+        );
     }
 
     /// Reaches another daemon.
     fn call(&mut self, node: &Address) -> PartyKey {
+        self.make_room_for_a_call();
         let role = Role::Node(Some(node.clone()));
         let mut party = Party::new(role, hg_na::Identity::default(), NODE_QUOTA);
         party.say(Hello { listens: false, name: "" }.frame());
@@ -195,7 +214,13 @@ impl Switch {
         let (to, to_id) = (opener.party, opener.id);
         if opener.is_live() {
             let identity = encode_identity(&hg_na::Identity::default());
-            self.pass(from, to, to_id, Header::new(Kind::Opened, 0, word).frame(&identity));
+            self.pass(
+                from,
+                to,
+                to_id,
+                Header::new(Kind::Opened, 0, word).frame(&identity),
+                Follows::Nothing,
+            );
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Who is at the other end of a leg, and what connects two of them.
 
+use std::time::Instant;
+
 use hg_na::{Address, Identity, Message};
 use rustc_hash::FxHashMap;
 
@@ -57,6 +59,8 @@ pub(crate) struct Party {
     pub(crate) is_blocked: bool,
     /// It is in the list of those with something to be sent.
     pub(crate) is_listed: bool,
+    /// When its leg was first found to carry nothing, unless it has since.
+    pub(crate) idle_since: Option<Instant>,
 }
 
 impl Party {
@@ -71,6 +75,7 @@ impl Party {
             flows: Flows::default(),
             is_blocked: false,
             is_listed: false,
+            idle_since: None,
         }
     }
 
@@ -90,6 +95,7 @@ impl Party {
     }
 
     pub(crate) fn add(&mut self, id: u32, end: (ConnectionKey, usize)) {
+        self.idle_since = None;
         self.chosen[chooser(id) as usize] += 1;
         self.ends.insert(id, end);
     }
@@ -131,13 +137,15 @@ pub(crate) struct End {
     /// `Close` has come from there, or nothing will.
     pub(crate) has_closed: bool,
     pub(crate) said: Said,
-    /// Bytes that came from there and were not taken at the other end.
+    /// What frames cost that came from there: those that were not taken at the other end; and with them those of which it was not told
+    /// that they were.
+    pub(crate) untaken: u32,
     pub(crate) in_flight: u32,
 }
 
 impl End {
     pub(crate) fn live(party: PartyKey, id: u32) -> Self {
-        Self { party, id, has_closed: false, said: Said::Nothing, in_flight: 0 }
+        Self { party, id, has_closed: false, said: Said::Nothing, untaken: 0, in_flight: 0 }
     }
 
     /// Of a connection that was refused.

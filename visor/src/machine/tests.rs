@@ -1,10 +1,12 @@
 //! Single decisions of the switch; what random events come to is `super::simulation_tests`'s.
 
+use std::time::{Duration, Instant};
+
 use hg_na::{Address, GoneReason, Identity, Message};
 
-use super::{Effect, PartyKey, Quota, Switch};
+use super::{Effect, IDLE, PartyKey, Quota, Switch, idle::CALLED_MAX};
 use crate::wire::{
-    FRAME_MAX, FRAME_MIN, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS,
+    FRAME_MAX, FRAME_MIN, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, cost,
     decode_identity, reason,
 };
 
@@ -24,7 +26,7 @@ fn next(switch: &mut Switch, to: PartyKey) -> Option<(Header, Vec<u8>)> {
     let outgoing = switch.pop(to)?;
     let (header, body) = Header::decode(outgoing.frame.as_slice()).unwrap();
     let body = body.to_vec();
-    switch.left(outgoing.ends);
+    switch.left(outgoing.follows);
     Some((header, body))
 }
 
@@ -93,12 +95,13 @@ fn data_and_windows_pass_both_ways_and_a_close_is_answered() {
 
 #[test]
 fn whoever_breaks_the_rules_is_ended_and_its_peer_is_told() {
-    let wrongs: [fn(u32) -> Vec<Message>; 12] = [
+    let wrongs: [fn(u32) -> Vec<Message>; 13] = [
         |id| {
             (0..=usize::try_from(WINDOW).unwrap() / FRAME_MAX).map(|_| data(id, BODY_MAX)).collect()
         },
         |id| vec![Header::new(Kind::Window, id, 1 << 16).frame(&[])],
         |id| vec![data(id, 9), Header::new(Kind::Window, id, u64::MAX).frame(&[])],
+        |id| vec![Header::new(Kind::Window, id, 0).frame(&[0; 9])],
         |_| vec![Message::copied(b"short")],
         |_| vec![Message::copied(&[77; 16])],
         |_| vec![Header::new(Kind::Open, 1, 0).frame(b"visor://b/0@tcp://here:1")],
@@ -341,4 +344,138 @@ fn frames_are_as_long_as_both_networks_take_and_longer_ones_end_their_sender() {
     }
     let (mut switch, _, node, _) = with_node(middle, true, middle + 1);
     assert!(hung_up(&mut switch, node.0), "more than was offered");
+}
+
+#[test]
+fn frames_without_bytes_count_what_they_cost_and_what_waits_is_a_window_at_most() {
+    let switch = &mut switch();
+    let ((a, a_id), (b, _)) = connected(switch);
+    let mut sent = 0;
+    while !hung_up(switch, a) {
+        let bytes = switch.bytes();
+        assert!(bytes <= u64::from(WINDOW), "{bytes} bytes of {sent} frames wait");
+        switch.handle(a, data(a_id, 0));
+        sent += 1;
+    }
+    assert_eq!(sent - 1, WINDOW / cost(HEADER_LEN));
+    assert_eq!(kind(switch, b), Some(Kind::Data));
+}
+
+#[test]
+fn whoever_does_not_hear_that_it_may_send_may_not() {
+    let switch = &mut switch();
+    let ((a, a_id), (b, b_id)) = connected(switch);
+    let mut owed = 0;
+    for sent in 0.. {
+        assert!(sent < 10_000, "what it is told piles up");
+        switch.handle(a, data(a_id, BODY_MAX));
+        if hung_up(switch, a) {
+            break;
+        }
+        while kind(switch, b) == Some(Kind::Data) {
+            owed += cost(FRAME_MAX);
+        }
+        if owed >= RETURN_MIN {
+            switch.handle(b, Header::new(Kind::Window, b_id, u64::from(owed)).frame(&[]));
+            owed = 0;
+        }
+    }
+    assert!(!hung_up(switch, b));
+}
+
+#[test]
+fn all_who_drain_it_are_told_at_the_end() {
+    let switch = &mut switch();
+    let ((_, _), (b, _)) = connected(switch);
+    let asks = [250, 99].map(|within| {
+        let key = switch.arrived(identity(7), QUOTA);
+        switch.handle(key, Header::new(Kind::Drain, 0, within).frame(&[]));
+        assert_eq!(switch.next_effect(), Some(Effect::EndWithin(within)));
+        key
+    });
+    switch.end();
+    for key in asks {
+        let (report, text) = next(switch, key).expect("each is told");
+        assert_eq!((report.kind, report.word), (Kind::Report, 1));
+        assert_eq!(text, b"ended: 1 connections were left");
+    }
+    assert_eq!(kind(switch, b), Some(Kind::Close));
+}
+
+#[test]
+fn whoever_drains_it_again_before_it_is_told_is_sent_away() {
+    let switch = &mut switch();
+    let _pair = connected(switch);
+    let key = switch.arrived(identity(7), QUOTA);
+    for _ in 0..2 {
+        switch.handle(key, Header::new(Kind::Drain, 0, 250).frame(&[]));
+    }
+    assert!(hung_up(switch, key));
+    switch.end();
+}
+
+#[test]
+fn a_way_to_another_daemon_ends_once_it_has_carried_nothing_for_long() {
+    let (mut switch, (a, id), (node, node_id), _) = with_node(FRAME_MAX, true, FRAME_MAX);
+    let mut now = Instant::now();
+    let wait = |switch: &mut Switch, now: &mut Instant, time: Duration| {
+        *now += time;
+        switch.handle_timeout(*now);
+        switch.next_effect()
+    };
+    assert_eq!(wait(&mut switch, &mut now, 9 * IDLE), None, "it carries a connection");
+    switch.handle(a, Header::new(Kind::Close, id, 0).frame(&[]));
+    while next(&mut switch, node).is_some() {}
+    assert_eq!(wait(&mut switch, &mut now, 9 * IDLE), None, "the other daemon has not answered");
+    switch.handle(node, Header::new(Kind::Close, node_id, 0).frame(&[]));
+    assert_eq!(wait(&mut switch, &mut now, IDLE / 2), None);
+    assert_eq!(wait(&mut switch, &mut now, IDLE / 2), None);
+    open(&mut switch, a, 2, "visor://b/0@tcp://there:1");
+    assert_eq!(switch.nodes.values().next(), Some(&node), "it is used again");
+    assert_eq!(wait(&mut switch, &mut now, IDLE), None);
+    switch.gone(a, &GoneReason::Exited);
+    while let Some((header, _)) = next(&mut switch, node) {
+        if header.kind == Kind::Close {
+            switch.handle(node, Header::new(Kind::Close, header.id ^ YOURS, 0).frame(&[]));
+        }
+    }
+    assert_eq!(wait(&mut switch, &mut now, IDLE / 2), None);
+    assert!(switch.next_deadline().is_some_and(|at| at <= now + IDLE));
+    let left = wait(&mut switch, &mut now, IDLE + IDLE / 2);
+    assert_eq!(left, Some(Effect::Leave(node)));
+    assert!(switch.parties.is_empty() && switch.nodes.is_empty());
+    assert_eq!(switch.next_deadline(), None);
+}
+
+#[test]
+fn a_way_by_which_another_daemon_has_come_is_its_own_to_end() {
+    let switch = &mut switch();
+    let node = switch.node_arrived();
+    switch.handle(node, Hello { listens: false, name: "" }.frame());
+    let now = Instant::now();
+    switch.handle_timeout(now);
+    switch.handle_timeout(now + 2 * IDLE);
+    assert_eq!(switch.next_effect(), None);
+}
+
+#[test]
+fn ways_that_carry_nothing_make_room_for_another_one() {
+    let switch = &mut switch();
+    let a = application(switch, "a/0");
+    let mut calls = |number: usize| {
+        open(switch, a, 1, &format!("visor://b/0@tcp://there:{number}"));
+        let effects: Vec<_> = std::iter::from_fn(|| switch.next_effect()).collect();
+        let Some(Effect::Dial(node, _)) = effects.last() else { panic!("it calls: {effects:?}") };
+        assert_eq!(kind(switch, *node), Some(Kind::Hello));
+        let (asked, _) = next(switch, *node).unwrap();
+        switch.handle(*node, Header::new(Kind::Close, asked.id ^ YOURS, 4).frame(b"nobody"));
+        assert_eq!(kind(switch, a), Some(Kind::Close));
+        switch.handle(a, Header::new(Kind::Close, 1, 0).frame(&[]));
+        assert_eq!(kind(switch, *node), Some(Kind::Close));
+        (effects.len(), *node)
+    };
+    let (_, first) = calls(1);
+    assert!((2..=CALLED_MAX).all(|number| calls(number).0 == 1));
+    assert_eq!(calls(CALLED_MAX + 1).0, 2);
+    assert!(!switch.parties.contains_key(&first) && switch.nodes.len() == CALLED_MAX);
 }

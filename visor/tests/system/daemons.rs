@@ -106,3 +106,23 @@ fn an_application_has_as_many_connections_as_its_quota() {
     let said = third.call(echo, &peer, (4,)).wait().unwrap_err().to_string();
     assert!(said.contains("as many connections as it may have"), "{said}");
 }
+
+#[test]
+fn daemons_whose_applications_have_nothing_to_do_with_each_other_any_more_part_and_meet_again() {
+    let _watchdog = Watchdog::start();
+    let lines = "network-idle-ms = 100\n";
+    let (here, there) = (Daemon::with("here", 0, lines), Daemon::with("there", 0, lines));
+    let target = listening(&there, "visor://");
+    for number in 0..3 {
+        let origin = engine(&here);
+        let peer = origin.lookup(target.address()).unwrap();
+        assert_eq!(origin.call(echo, &peer, (number,)).wait().unwrap(), number);
+        for daemon in [&here, &there] {
+            assert_eq!(daemon.status()["daemons"], 1, "it carries a connection");
+        }
+        drop((peer, origin));
+        for daemon in [&here, &there] {
+            daemon.until("they part", |status| status["daemons"] == 0);
+        }
+    }
+}

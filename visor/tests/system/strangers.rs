@@ -75,7 +75,7 @@ impl Liar {
     fn greeted(daemon: &Daemon, name: &str) -> Self {
         let mut liar = Self::new(daemon);
         let mut hello = frame(1, 0, 0);
-        hello.extend([3, 0, 0, 0, 1]);
+        hello.extend([4, 0, 0, 0, 1]);
         hello.extend(name.as_bytes());
         liar.say(&hello);
         liar.hears(1);

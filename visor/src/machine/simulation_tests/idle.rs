@@ -1,0 +1,36 @@
+//! Time that passes, and ways between daemons that carry nothing.
+
+use std::time::Duration;
+
+use hg_na::GoneReason;
+
+use super::{NODES, World};
+use crate::machine::PartyKey;
+
+impl World {
+    /// A daemon ends a way that carries nothing: what it has sent arrives, or does not.
+    pub(super) fn leave(&mut self, at: usize, key: PartyKey) {
+        let from = (at, key);
+        while self.random.below(4) > 0 && self.deliver(from) {}
+        // A way that was not there yet.
+        let Some(leg) = self.legs.remove(&from) else { return };
+        self.legs.remove(&leg.to);
+        self.left += 1;
+        let (there, far) = leg.to;
+        let switch = &mut self.switches[there];
+        for (connection, side) in switch.parties[&far].ends.values() {
+            let end = &switch.connections[connection].ends[*side];
+            assert!(!end.is_live(), "a way is ended that carries a connection");
+        }
+        switch.gone(far, &GoneReason::Closed);
+    }
+
+    /// Time passes for all daemons.
+    pub(super) fn pass(&mut self, time: Duration) {
+        self.now += time;
+        for at in 0..NODES {
+            self.switches[at].handle_timeout(self.now);
+            self.tick(at);
+        }
+    }
+}
