@@ -84,10 +84,12 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Calls `outer` at an engine, from one that has nothing to do with any.
+/// Calls `outer` at the first context of an engine, from one that has nothing to do with any.
 fn call_outer(plugin: &Mem, target: &Engine) -> String {
     let origin = open(plugin, Progress::Background);
-    let peer = origin.lookup(target.address()).unwrap();
+    // By the engine's address alone, the number of the thread would choose the context.
+    let first = origin.address_at(target.address(), 0).unwrap();
+    let peer = origin.lookup(&first).unwrap();
     origin.call_with(outer, &peer, (), within()).wait().unwrap()
 }
 

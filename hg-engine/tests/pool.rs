@@ -4,7 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    collections::BTreeSet,
     fs,
+    path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex},
 };
 
@@ -30,9 +32,21 @@ fn open(plugin: &Mem, threads_max: usize) -> Engine {
     builder.pool_threads_max(threads_max).open("mem://").unwrap()
 }
 
-/// Threads of this process.
-fn threads() -> usize {
-    fs::read_dir("/proc/self/task").unwrap().count()
+/// Threads that have run handlers: other tests of this process have others.
+#[derive(Clone, Default)]
+struct Threads(Arc<Mutex<BTreeSet<PathBuf>>>);
+
+impl Threads {
+    /// This one is one.
+    fn note(&self) {
+        let this = fs::read_link("/proc/thread-self").unwrap();
+        self.0.lock().unwrap().insert(Path::new("/proc").join(this));
+    }
+
+    /// How many of them live.
+    fn living(&self) -> usize {
+        self.0.lock().unwrap().iter().filter(|thread| thread.exists()).count()
+    }
 }
 
 /// Handlers wait here.
@@ -41,10 +55,12 @@ struct Gate {
     /// How many wait, and whether it is open.
     state: Mutex<(usize, bool)>,
     opened: Condvar,
+    threads: Threads,
 }
 
 impl Gate {
     fn pass(&self) {
+        self.threads.note();
         let mut state = self.state.lock().unwrap();
         state.0 += 1;
         let (mut state, timeout) =
@@ -84,18 +100,17 @@ fn after_four_hundred_blocking_calls_there_are_no_more_threads_than_before() {
     let (target, origin) = (open(&plugin, 800), open(&plugin, 1));
     let peer = peer_of(&origin, &target);
     let gate = serve_held(&target);
-    let before = threads();
     let calls: Vec<_> = (0..400).map(|number| origin.call(held, &peer, (number,))).collect();
     until("all are run at once", || gate.waiting() == 400);
-    assert!(threads() >= before + 400);
+    assert_eq!(gate.threads.living(), 400);
     gate.open();
     for (call, number) in calls.into_iter().zip(0..) {
         assert_eq!(call.wait().unwrap(), number);
     }
-    until("threads that have nothing to do end", || threads() == before);
+    until("threads that have nothing to do end", || gate.threads.living() == 0);
     // And they come again.
     assert_eq!(origin.call(held, &peer, (7,)).wait().unwrap(), 7);
-    assert_eq!(threads(), before + 1);
+    assert_eq!(gate.threads.living(), 1);
 }
 
 #[test]
@@ -166,16 +181,23 @@ fn closing_an_engine_waits_for_no_blocking_handler_and_drops_what_waits_for_a_th
     let plugin = Mem::default();
     let (target, origin) = (open(&plugin, 4), open(&plugin, 1));
     let peer = peer_of(&origin, &target);
-    let before = threads();
     let gate = serve_held(&target);
+    let own = gate.threads.clone();
+    let serve = move |_: &hg_engine::Request, (number,): (u64,)| {
+        own.note();
+        Ok(number)
+    };
+    target.serve(nested, serve).unwrap();
+    assert_eq!(origin.call(nested, &peer, (1,)).wait().unwrap(), 1);
     let calls: Vec<_> = (0..50).map(|number| origin.call_owned(held, &peer, (number,))).collect();
     until("two are run", || gate.waiting() == 2);
+    assert_eq!(gate.threads.living(), 3, "those two, and the one that makes progress");
     assert!(Arc::strong_count(&gate) > 1);
     target.close();
     assert_eq!(gate.waiting(), 2);
     gate.open();
     until("nobody has the handler any more", || Arc::strong_count(&gate) == 1);
     // Of the target's threads none is left.
-    until("its threads have ended", || threads() < before);
+    until("its threads have ended", || gate.threads.living() == 0);
     drop(calls);
 }
