@@ -49,7 +49,7 @@ pub enum Error {
     /// Workers wait for different things at once: all of them enter the same barriers in the same order.
     #[error("workers have entered different barriers: {0}")]
     Differ(std::sync::Arc<str>),
-    /// The function panicked; what it said is on the standard error of its process.
+    /// The function panicked, or the `Serialize` of what it returned; what it said is on the standard error of its process.
     #[error("the function panicked at {0}")]
     Panicked(Place),
     /// The function ran, and what it returned does not come.

@@ -14,7 +14,7 @@ use hg_core::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::{Error, Place, Worker};
+use crate::{Error, Place, Worker, synchronizer::contain};
 
 /// Why a call has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -104,7 +104,7 @@ impl<F: Rpc> Shared<F> {
             let waker = waker.take();
             *state = State::Here(outcome);
             drop(state);
-            waker.into_iter().for_each(Waker::wake);
+            waker.into_iter().for_each(|waker| contain(|| waker.wake()));
         }
     }
 }

@@ -13,6 +13,7 @@
 use std::{
     fmt,
     future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::PoisonError,
     task::{Context, Poll, Waker},
@@ -79,7 +80,7 @@ impl Synchronizer {
     }
 
     /// Runs a closure when there are none left: at once if that is so, else by the thread that counts the last one. It is not to wait. To be given
-    /// after the calls: before the first one there are none left.
+    /// after the calls: before the first one there are none left. If it panics, that is said on standard error, and goes no further.
     pub fn then(&self, run: impl FnOnce(Result<(), Error>) + Send + 'static) {
         let mut state = self.lock();
         state.then.push(Box::new(run));
@@ -124,10 +125,10 @@ impl Synchronizer {
         let result = state.failed.clone().map_or(Ok(()), Err);
         drop(state);
         for run in then {
-            run(result.clone());
+            contain(|| run(result.clone()));
         }
         for waker in wakers {
-            waker.wake();
+            contain(|| waker.wake());
         }
     }
 
@@ -165,6 +166,11 @@ impl fmt::Debug for Synchronizer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Synchronizer({} left)", self.left())
     }
+}
+
+/// Runs what is a user's, and to be told something: a panic of it has been said on standard error, and keeps nobody behind it from being told.
+pub(crate) fn contain(tell: impl FnOnce()) {
+    let _said = catch_unwind(AssertUnwindSafe(tell));
 }
 
 /// The bit of `left` that says that somebody is to be told.

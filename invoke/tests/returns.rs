@@ -6,6 +6,7 @@
 mod common;
 
 use std::{
+    cell::Cell,
     pin::pin,
     sync::{
         Arc,
@@ -16,6 +17,7 @@ use std::{
 
 use common::run;
 use hg_invoke::{Error, Fabric, Failed, How, Limits, Packing, Place, Request, Returned, Room, rpc};
+use serde::{Deserialize, Serialize, Serializer};
 
 #[rpc(crate = hg_invoke)]
 fn square(number: u64) -> u64 {
@@ -42,8 +44,51 @@ fn ask_others(here: &Request, number: u64) -> u64 {
     number
 }
 
+thread_local! {
+    /// How often this thread has written a [`Fragile`].
+    static WRITTEN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Panics the so manieth time that it is written: first its size is asked for, then it is.
+#[derive(Debug, PartialEq, Deserialize)]
+struct Fragile(u32);
+
+impl Fragile {
+    fn new(panics_at: u32) -> Self {
+        WRITTEN.set(0);
+        Self(panics_at)
+    }
+}
+
+impl Serialize for Fragile {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        WRITTEN.set(WRITTEN.get() + 1);
+        assert_ne!(WRITTEN.get(), self.0, "it is not to be written");
+        to.serialize_newtype_struct("Fragile", &self.0)
+    }
+}
+
+#[rpc(crate = hg_invoke)]
+fn fragile(panics_at: u32) -> Fragile {
+    Fragile::new(panics_at)
+}
+
+#[rpc(crate = hg_invoke)]
+fn take(value: Fragile) {
+    assert_eq!(value, Fragile(9), "half of a call");
+}
+
+/// Calls with arguments that may panic when they are written.
+#[rpc(crate = hg_invoke)]
+fn give(here: &Request, panics_at: u32) {
+    for to in here.everybody() {
+        here.call(to, take, (Fragile::new(panics_at),)).unwrap();
+    }
+}
+
 fn fabric() -> Fabric {
     let fabric = Fabric::new().register(square).unwrap().register(divide).unwrap();
+    let fabric = fabric.register(fragile).unwrap().register(take).unwrap().register(give).unwrap();
     fabric.register(bytes).unwrap().register(ask_others).unwrap()
 }
 
@@ -83,6 +128,26 @@ fn failures(url: &str) {
         worker.quiesce().unwrap();
         worker.finish().unwrap();
     });
+}
+
+fn panics_while_it_is_written(url: &str) {
+    let panicked = run(url, (2, 1), &fabric(), |worker| {
+        let other = Place { process: 1 - worker.place().process, thread: 0 };
+        for at in [1, 2, 9] {
+            let returned = worker.call_return(other, fragile, (at,)).unwrap().wait(&worker);
+            let panicked = Err(Failed::Call(Error::Panicked(other)));
+            assert_eq!(returned, if at == 9 { Ok(Fragile(9)) } else { panicked });
+            let given = worker.call_return(other, give, (at,)).unwrap().wait(&worker);
+            let panicked = Err(Failed::Call(Error::Panicked(other)));
+            assert_eq!(given, if at == 9 { Ok(()) } else { panicked });
+        }
+        worker.quiesce().unwrap();
+        let panicked = worker.panicked();
+        worker.finish().unwrap();
+        panicked
+    });
+    // Those that were to be written, and none that has come.
+    assert_eq!(panicked, [4, 4]);
 }
 
 /// A barrier waits for results, too: those of calls that calls make included.
@@ -131,6 +196,7 @@ fn death(url: &str) {
 over_each_transport! {
     each_result_comes_to_who_has_called => results,
     a_call_without_a_result_says_why => failures,
+    what_panics_while_it_is_written_is_named_and_nobody_gets_half_of_it => panics_while_it_is_written,
     a_barrier_waits_for_results => barrier,
     a_worker_that_is_gone_ends_calls_for_results_by_name => death,
 }
@@ -154,6 +220,46 @@ fn results_that_nobody_takes_are_bounded_and_named() {
         assert!(whole >= 16 && lost > 0, "{whole} came, {lost} had no room");
         assert_eq!(whole + lost, 100);
     }
+}
+
+#[test]
+fn whoever_panics_when_it_is_told_keeps_nobody_else_from_being_told() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("it does not want to be told");
+        }
+    }
+    run("sm://", (1, 1), &fabric(), |worker| {
+        let (told, tells) = (Arc::new(AtomicU32::new(0)), hg_invoke::Synchronizer::new());
+        let how = How::default().when_run(&tells);
+        worker.call_with(worker.place(), square, (5,), how).unwrap();
+        let other = worker.call_return(worker.place(), square, (5,)).unwrap();
+        tells.then(|_| panic!("it does not want to be told"));
+        let count = Arc::clone(&told);
+        tells.then(move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        let woken = Arc::new(Woken(AtomicBool::new(false)));
+        let wakers = [Waker::from(Arc::new(Panics)), Waker::from(Arc::clone(&woken))];
+        let (mut awaited, mut other) = (pin!(tells.clone()), pin!(other));
+        for waker in &wakers {
+            assert!(awaited.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+        }
+        assert!(other.as_mut().poll(&mut Context::from_waker(&wakers[0])).is_pending());
+        worker.quiesce().unwrap();
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+        assert!(woken.0.load(Ordering::SeqCst));
+        assert!(matches!(other.poll(&mut Context::from_waker(&wakers[1])), Poll::Ready(Ok(25))));
+        // At once, too.
+        let count = Arc::clone(&told);
+        tells.then(|_| panic!("it does not want to be told"));
+        tells.then(move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        assert_eq!(told.load(Ordering::SeqCst), 2);
+        worker.finish().unwrap();
+    });
 }
 
 struct Woken(AtomicBool);

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     Then, Worker,
-    calling::Head,
+    calling::{Head, fill, unfilled},
     running::{ANSWER, ANSWERED, Malformed, take_u32, take_u64},
 };
 use crate::{
@@ -69,19 +69,17 @@ impl Worker {
         }
     }
 
-    /// What the function that runs has returned travels to its caller. What does not fit is replaced by the reason.
+    /// What the function that runs has returned travels to its caller. What does not fit is replaced by the reason. A `Serialize` that
+    /// panics is as a function that does.
     pub(crate) fn answer<T: Serialize>(&self, reply: Reply, status: Status, value: &T) {
-        self.then.set(Then::Nothing);
-        let failed = match codec::Default::size(value) {
-            Err(_) => Status::Unwritable,
-            Ok(size) => match self.write_answer(reply, status, size, |room| {
-                codec::Default::encode(value, room).is_ok()
-            }) {
-                Ok(()) => return,
-                Err(failed) => failed,
-            },
+        let written = match codec::Default::size(value) {
+            Err(_) => Err(Status::Unwritable),
+            Ok(size) => self.write_answer(reply, status, size, value),
         };
-        self.answer_without(reply, failed);
+        self.then.set(Then::Nothing);
+        if let Err(failed) = written {
+            self.answer_without(reply, failed);
+        }
     }
 
     /// The function that ran has panicked: its caller is told so.
@@ -90,18 +88,18 @@ impl Worker {
     }
 
     fn answer_without(&self, reply: Reply, status: Status) {
-        if self.write_answer(reply, status, 0, |_| true) == Err(Status::NoRoom) {
+        if self.write_answer(reply, status, 0, &()) == Err(Status::NoRoom) {
             // Nobody in good order waits for so many results at once.
             self.port.borrow_mut().expel(reply.to, "it takes none of the results that it asks for");
         }
     }
 
-    fn write_answer(
+    fn write_answer<T: Serialize>(
         &self,
         reply: Reply,
         status: Status,
         size: usize,
-        fill: impl FnOnce(&mut [u8]) -> bool,
+        value: &T,
     ) -> Result<(), Status> {
         let bounds = self.bounds;
         let limit = match status {
@@ -115,8 +113,9 @@ impl Worker {
         let mut port = self.port.borrow_mut();
         match port.record(reply.to, head.flags, len, limit) {
             Ok(room) => {
-                if !fill(head.write(room)) {
-                    port.undo(reply.to, len);
+                let filled = fill(value, head.write(room));
+                if !matches!(filled, Ok(Ok(_))) {
+                    unfilled(port, reply.to, len, filled);
                     return Err(Status::Unwritable);
                 }
                 self.count_made(group);

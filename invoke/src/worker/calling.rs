@@ -1,13 +1,22 @@
 //! Calls that are made.
 
-use hg_channel::{Error as ChannelError, RECORD};
-use hg_core::{
-    codec::{self, Codec as _},
-    rpc::Rpc,
+use std::{
+    cell::RefMut,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    thread,
 };
 
+use hg_channel::{Error as ChannelError, Port, RECORD};
+use hg_core::{
+    codec::{self, Codec as _, CodecError},
+    rpc::Rpc,
+};
+use serde::Serialize;
+
 use super::{Worker, running::GROUP};
-use crate::{Error, How, Packing, Place, Refused, Room, how::ANY, returned::ANSWER_HEAD};
+use crate::{
+    Error, How, Packing, Place, Refused, Room, Synchronizer, how::ANY, returned::ANSWER_HEAD,
+};
 
 /// What stands before the arguments of a call, and what its tag says of that.
 #[derive(Debug, Clone, Copy, Default)]
@@ -124,10 +133,9 @@ impl Worker {
             }
             match port.record(end, tag, size, limit) {
                 Ok(room) => {
-                    // Its size was asked for: what fails now is a `Serialize` that changes its mind.
-                    if let Err(error) = codec::Default::encode(wire, head.write(room)) {
-                        port.undo(end, size);
-                        return Err(Error::Unencodable(error));
+                    let filled = fill(wire, head.write(room));
+                    if !matches!(filled, Ok(Ok(_))) {
+                        return Err(Error::Unencodable(unfilled(port, end, size, filled)));
                     }
                     self.count_called(group);
                     if let Some((when, synchronizer)) = how.notify {
@@ -245,6 +253,35 @@ impl Worker {
             }
             other => Error::Setup(other.to_string()),
         }
+    }
+}
+
+/// What became of a record.
+pub(super) type Filled = thread::Result<Result<usize, CodecError>>;
+
+/// Fills a record. Its size was asked for: what fails now is a `Serialize` that changes its mind, or panics.
+#[inline]
+pub(super) fn fill<T: Serialize + ?Sized>(value: &T, room: &mut [u8]) -> Filled {
+    catch_unwind(AssertUnwindSafe(|| codec::Default::encode(value, room)))
+}
+
+/// A record of `len` bytes that was not filled is taken back, so that nobody gets half of it; gives why.
+///
+/// # Panics
+/// As whatever was to fill it did.
+#[cold]
+pub(super) fn unfilled(
+    mut port: RefMut<'_, Port<Synchronizer>>,
+    end: u32,
+    len: usize,
+    filled: Filled,
+) -> CodecError {
+    port.undo(end, len);
+    drop(port);
+    match filled {
+        Ok(Err(error)) => error,
+        Ok(Ok(_)) => unreachable!("whatever was filled is not taken back"),
+        Err(panic) => resume_unwind(panic),
     }
 }
 
