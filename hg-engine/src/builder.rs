@@ -25,6 +25,7 @@ pub struct Builder {
     options: OpenOptions,
     contexts: usize,
     settings: Settings,
+    chosen: Chosen,
     advice: Option<Advice>,
     platform: Arc<dyn Platform>,
     handlers: Registry<Handler>,
@@ -61,6 +62,7 @@ impl Builder {
                 runtime: None,
                 schemes: Schemes::default(),
             },
+            chosen: Chosen::default(),
             advice: None,
             platform: Arc::new(Machine::default()),
             handlers: Registry::default(),
@@ -162,10 +164,11 @@ impl Builder {
     }
 
     /// Longest encoded arguments and results in bytes, beyond one message too: longer ones are refused, on
-    /// the side that sends them and on the side that gets them. Default: 1 GiB.
+    /// the side that sends them and on the side that gets them. Default: 1 GiB; where there are less than 16 GiB of memory, the machine's
+    /// or the control group's, a sixteenth of it.
     #[must_use]
     pub fn large_max(mut self, bytes: u64) -> Self {
-        self.settings.large_max = bytes;
+        self.chosen.large_max = Some(bytes);
         self
     }
 
@@ -174,24 +177,27 @@ impl Builder {
     /// are answered with [`hg_core::error::CallError::Rejected`]. An origin has no more than is left for all
     /// others: a half if it is the first, so that longer arguments and results are refused, and the next one a half of what is
     /// left. Arguments of up to a quarter wait for no origin that stands still, unless several do; longer ones may wait as long as another
-    /// origin keeps its half. Default: 4 GiB, which is four times [`Builder::large_max`]: where both are set, let them stay so.
+    /// origin keeps its half. Default: 4 GiB, which is four times [`Builder::large_max`]: where both are set, let them stay so. Where
+    /// there are less than 16 GiB of memory, it is a quarter of it, so that one origin has an eighth at most; but at least four times the
+    /// `large_max` that was chosen.
     ///
     /// What was taken is freed once it is served, but glibc's allocator may keep that for the process: after a flood of arguments of
     /// 900 kB a process that used 1 MiB had 970 MiB resident, with `MALLOC_MMAP_THRESHOLD_=131072` in its environment 13.
     #[must_use]
     pub fn large_in_service_max(mut self, bytes: u64) -> Self {
-        self.settings.limits.results_bytes_max = bytes;
+        self.chosen.large_in_service_max = Some(bytes);
         self
     }
 
-    /// Bytes of messages, per context, that may wait because their peers take nothing: 4 GiB by default. Those for one peer are
+    /// Bytes of messages, per context, that may wait because their peers take nothing: by default as many as of
+    /// [`Builder::large_in_service_max`], by the memory that there is. Those for one peer are
     /// at most as many as are left for all others, so a half; a call or one-way call beyond that is refused with [`hg_na::Error::Limit`]. As
     /// many bytes may wait in answers: instead of one beyond that its caller gets [`hg_core::error::CallError::Rejected`]. As many
     /// may wait in large arguments of one-way calls, which their targets pull; those of one call are a half at most. A call counts at least as many as there are
     /// for each of [`Builder::calls_max`], so that one peer's leave places to others'.
     #[must_use]
     pub fn backlog_bytes_max(mut self, bytes: u64) -> Self {
-        self.settings.limits.backlog_bytes_max = bytes;
+        self.chosen.backlog_bytes_max = Some(bytes);
         self
     }
 
@@ -271,6 +277,7 @@ impl Builder {
     /// [`hg_na::Error::UnknownSetting`], [`hg_na::Error::Os`] where the system has no thread for [`Progress::Background`], and
     /// whatever the transport has to say.
     pub fn open(mut self, url: &str) -> Result<Engine, OpenError> {
+        self.chosen.settle(&mut self.settings, || self.platform.memory());
         self.settings.check()?;
         let schemes = Schemes::new(&self.plugins, self.advice);
         let url: Address = url.parse().map_err(|error| schemes.explain(error))?;
@@ -300,6 +307,35 @@ impl Builder {
     }
 }
 
+/// Limits in bytes, of which the others go by the memory that there is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Chosen {
+    large_max: Option<u64>,
+    large_in_service_max: Option<u64>,
+    backlog_bytes_max: Option<u64>,
+}
+
+impl Chosen {
+    fn settle(self, settings: &mut Settings, memory: impl FnOnce() -> u64) {
+        let memory = match self {
+            Self {
+                large_max: Some(_),
+                large_in_service_max: Some(_),
+                backlog_bytes_max: Some(_),
+            } => 0,
+            _ => memory(),
+        };
+        let four_times = self.large_max.unwrap_or(0).saturating_mul(4);
+        let share = |most: u64| most.min(four_times.max(memory / 4));
+        let Self { large_max, large_in_service_max, backlog_bytes_max } = self;
+        settings.large_max = large_max.unwrap_or(LARGE_MAX.min(memory / 16));
+        settings.limits.results_bytes_max =
+            large_in_service_max.unwrap_or_else(|| share(LARGE_IN_SERVICE_MAX));
+        settings.limits.backlog_bytes_max =
+            backlog_bytes_max.unwrap_or_else(|| share(BACKLOG_BYTES_MAX));
+    }
+}
+
 impl fmt::Debug for Builder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Builder")
@@ -307,5 +343,32 @@ impl fmt::Debug for Builder {
             .field("contexts", &self.contexts)
             .field("settings", &self.settings)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled(builder: Builder, memory: u64) -> [u64; 3] {
+        let mut settings = builder.settings.clone();
+        builder.chosen.settle(&mut settings, || memory);
+        let limits = settings.limits;
+        [settings.large_max, limits.results_bytes_max, limits.backlog_bytes_max]
+    }
+
+    #[test]
+    fn defaults_in_bytes_go_by_the_memory_that_there_is() {
+        let (mib, gib) = (1_u64 << 20, 1_u64 << 30);
+        for much in [u64::MAX, 16 * gib] {
+            assert_eq!(settled(Builder::new(), much), [gib, 4 * gib, 4 * gib]);
+        }
+        assert_eq!(settled(Builder::new(), gib), [64 * mib, 256 * mib, 256 * mib]);
+        let large = Builder::new().large_max(128 * mib);
+        assert_eq!(settled(large, gib), [128 * mib, 512 * mib, 512 * mib]);
+        let longest = Builder::new().large_max(u64::MAX);
+        assert_eq!(settled(longest, gib), [u64::MAX, 4 * gib, 4 * gib]);
+        let chosen = Builder::new().large_in_service_max(gib).backlog_bytes_max(7).large_max(9);
+        assert_eq!(settled(chosen, gib), [9, gib, 7]);
     }
 }

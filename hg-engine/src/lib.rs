@@ -52,6 +52,7 @@ mod inside;
 pub mod interrupts;
 mod large;
 mod lock;
+mod memory;
 mod peer;
 mod pending;
 #[doc(hidden)]
@@ -93,8 +94,8 @@ pub const CALLS_MAX: usize = 65_536;
 pub const POOL_THREADS_MAX: usize = 512;
 /// Bytes of read-only memory that ride in its descriptor, by default.
 pub const EAGER_MAX: u64 = 4096;
-/// Default of [`Builder::large_max`]: 1 GiB.
+/// Default of [`Builder::large_max`]: 1 GiB, or a sixteenth of the memory that there is.
 pub const LARGE_MAX: u64 = 1 << 30;
-/// Default of [`Builder::large_in_service_max`]: 4 GiB. Arguments as long as [`LARGE_MAX`] find room beside whatever one other origin
+/// Default of [`Builder::large_in_service_max`]: 4 GiB, or a quarter of the memory that there is. Arguments as long as [`LARGE_MAX`] find room beside whatever one other origin
 /// holds.
 pub const LARGE_IN_SERVICE_MAX: u64 = 4 * LARGE_MAX;

@@ -23,7 +23,7 @@ use nix::sys::{
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
 
-use crate::{inside::Levels, thread_number};
+use crate::{inside::Levels, memory, thread_number};
 
 /// What a new thread runs.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -65,6 +65,11 @@ pub trait Platform: Send + Sync + fmt::Debug {
     /// The same, and others that wait for this core come first.
     fn give_way(&self) {
         thread::yield_now();
+    }
+
+    /// Bytes of memory that there are for this process and its neighbours: as good as without end here.
+    fn memory(&self) -> u64 {
+        u64::MAX
     }
 
     /// A timer for a foreign event loop.
@@ -167,6 +172,10 @@ impl Platform for Machine {
     #[inline]
     fn now(&self) -> Instant {
         Instant::now()
+    }
+
+    fn memory(&self) -> u64 {
+        memory::of_machine()
     }
 
     #[inline]
