@@ -382,7 +382,9 @@ fn an_end_that_is_late(plugin: &dyn Plugin, url: &str) {
 }
 
 /// Two ends of one process.
-fn near_ports(domain: &dyn hg_na::Domain) -> (Port<u64>, Port<u64>) {
+fn near_ports() -> (Port<u64>, Port<u64>) {
+    let url = Address::new("sm://").unwrap();
+    let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
     let contexts = [0, 1].map(|at| domain.context(at).unwrap());
     let addresses = contexts.iter().map(|it| it.address().clone()).collect();
     let (directory, near) = (Arc::new(Directory::new(TOKEN, addresses)), Near::new(0, 2));
@@ -394,9 +396,7 @@ fn near_ports(domain: &dyn hg_na::Domain) -> (Port<u64>, Port<u64>) {
 
 #[test]
 fn whoever_lets_go_is_given_back_who_waits_for_an_end_of_which_it_was_not_told_yet() {
-    let url = Address::new("sm://").unwrap();
-    let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
-    let (mut here, there) = near_ports(&*domain);
+    let (mut here, there) = near_ports();
     drop(there);
     here.record(1, 0, 8, u64::MAX).unwrap().fill(1);
     here.tell(1, When::Consumed, 7);
@@ -407,9 +407,7 @@ fn whoever_lets_go_is_given_back_who_waits_for_an_end_of_which_it_was_not_told_y
 
 #[test]
 fn a_record_for_an_end_of_this_process_that_turns_out_to_be_gone_is_refused() {
-    let url = Address::new("sm://").unwrap();
-    let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
-    let (mut here, there) = near_ports(&*domain);
+    let (mut here, there) = near_ports();
     drop(there);
     // It is found when the first block is full.
     let written = (0_u64..1000).take_while(|number| {
@@ -458,11 +456,9 @@ fn taken(port: &mut Port<u64>) -> Vec<(u32, Taken)> {
 
 #[test]
 fn what_a_thread_has_handed_over_before_it_left_comes_though_it_is_written_to_meanwhile() {
-    let url = Address::new("sm://").unwrap();
     // Of lengths that are handed over as copies, and as blocks.
     for length in [3, 1500] {
-        let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
-        let (mut here, mut there) = near_ports(&*domain);
+        let (mut here, mut there) = near_ports();
         there.record(0, 5, length, u64::MAX).unwrap().fill(1);
         there.flush(0);
         drop(there);
@@ -481,9 +477,7 @@ fn what_a_thread_has_handed_over_before_it_left_comes_though_it_is_written_to_me
 
 #[test]
 fn what_a_thread_has_consumed_before_it_left_is_told_though_it_is_written_to_meanwhile() {
-    let url = Address::new("sm://").unwrap();
-    let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
-    let (mut here, mut there) = near_ports(&*domain);
+    let (mut here, mut there) = near_ports();
     here.record(1, 4, 8, u64::MAX).unwrap().fill(1);
     here.tell(1, When::Consumed, 7);
     here.flush(1);

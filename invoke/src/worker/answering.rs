@@ -1,6 +1,6 @@
 //! Calls whose results come back. An answer is a record of the opposite stream, and counts as a call: a barrier waits for it.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use hg_core::{
     codec::{self, Codec as _},
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     Then, Worker,
-    calling::{Head, fill, unfilled},
+    calling::{Head, Unfilled},
     running::{ANSWER, ANSWERED, Malformed, take_u32, take_u64},
 };
 use crate::{
@@ -110,14 +110,14 @@ impl Worker {
         let head = Head::default().with(ANSWER, &reply.number.to_le_bytes());
         let head = head.with(0, &(status as u32).to_le_bytes()).behind(group);
         let len = head.len() + size;
+        let unfilled;
         let mut port = self.port.borrow_mut();
         match port.record(reply.to, head.flags, len, limit) {
             Ok(room) => {
-                let filled = fill(value, head.write(room));
-                if !matches!(filled, Ok(Ok(_))) {
-                    unfilled(port, reply.to, len, filled);
-                    return Err(Status::Unwritable);
-                }
+                unfilled = Unfilled { worker: self, end: reply.to, len };
+                let filled = codec::Default::encode(value, head.write(room));
+                filled.map_err(|_| Status::Unwritable)?;
+                mem::forget(unfilled);
                 self.count_made(group);
                 self.send_as_packed(&mut port, reply.to);
                 Ok(())

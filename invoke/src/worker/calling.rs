@@ -1,22 +1,15 @@
 //! Calls that are made.
 
-use std::{
-    cell::RefMut,
-    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    thread,
-};
+use std::mem;
 
-use hg_channel::{Error as ChannelError, Port, RECORD};
+use hg_channel::{Error as ChannelError, RECORD};
 use hg_core::{
-    codec::{self, Codec as _, CodecError},
+    codec::{self, Codec as _},
     rpc::Rpc,
 };
-use serde::Serialize;
 
 use super::{Worker, running::GROUP};
-use crate::{
-    Error, How, Packing, Place, Refused, Room, Synchronizer, how::ANY, returned::ANSWER_HEAD,
-};
+use crate::{Error, How, Packing, Place, Refused, Room, how::ANY, returned::ANSWER_HEAD};
 
 /// What stands before the arguments of a call, and what its tag says of that.
 #[derive(Debug, Clone, Copy, Default)]
@@ -127,16 +120,16 @@ impl Worker {
             Room::Queue => self.bounds.calls,
         };
         loop {
+            let unfilled;
             let mut port = self.port.borrow_mut();
             if head.hold.is_some() {
                 port.seal(end);
             }
             match port.record(end, tag, size, limit) {
                 Ok(room) => {
-                    let filled = fill(wire, head.write(room));
-                    if !matches!(filled, Ok(Ok(_))) {
-                        return Err(Error::Unencodable(unfilled(port, end, size, filled)));
-                    }
+                    unfilled = Unfilled { worker: self, end, len: size };
+                    codec::Default::encode(wire, head.write(room)).map_err(Error::Unencodable)?;
+                    mem::forget(unfilled);
                     self.count_called(group);
                     if let Some((when, synchronizer)) = how.notify {
                         synchronizer.expect_one();
@@ -256,32 +249,18 @@ impl Worker {
     }
 }
 
-/// What became of a record.
-pub(super) type Filled = thread::Result<Result<usize, CodecError>>;
-
-/// Fills a record. Its size was asked for: what fails now is a `Serialize` that changes its mind, or panics.
-#[inline]
-pub(super) fn fill<T: Serialize + ?Sized>(value: &T, room: &mut [u8]) -> Filled {
-    catch_unwind(AssertUnwindSafe(|| codec::Default::encode(value, room)))
+/// A record that is being filled. Dropped, it is taken back, so that nobody gets half of it: its `Serialize` has changed its mind about its
+/// size, or has panicked. It is declared before the port is borrowed, and so dropped after that is given back.
+pub(super) struct Unfilled<'w> {
+    pub(super) worker: &'w Worker,
+    pub(super) end: u32,
+    pub(super) len: usize,
 }
 
-/// A record of `len` bytes that was not filled is taken back, so that nobody gets half of it; gives why.
-///
-/// # Panics
-/// As whatever was to fill it did.
-#[cold]
-pub(super) fn unfilled(
-    mut port: RefMut<'_, Port<Synchronizer>>,
-    end: u32,
-    len: usize,
-    filled: Filled,
-) -> CodecError {
-    port.undo(end, len);
-    drop(port);
-    match filled {
-        Ok(Err(error)) => error,
-        Ok(Ok(_)) => unreachable!("whatever was filled is not taken back"),
-        Err(panic) => resume_unwind(panic),
+impl Drop for Unfilled<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.worker.port.borrow_mut().undo(self.end, self.len);
     }
 }
 

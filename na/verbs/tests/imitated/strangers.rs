@@ -335,9 +335,9 @@ fn a_write_that_a_peer_tells_of_shows_nothing_that_another_one_has_said() {
 /// The writes of the first one end while the reads of the second one are under way.
 #[test]
 fn transfers_of_one_number_after_the_other_are_told_apart() {
-    const GOT: u64 = 110;
+    const GOT: usize = 110;
     // More than there is room for behind them.
-    const PUT: u64 = 400;
+    const PUT: usize = 400;
     alone("transfers_of_one_number_after_the_other_are_told_apart", || {
         let mut scene = Scene::new(&[]);
         let (_bad, pair) = turn_bad(&mut scene);
@@ -354,17 +354,17 @@ fn transfers_of_one_number_after_the_other_are_told_apart() {
             (0..50).for_each(|_| assert!(!scene.victim.step().iter().any(is_gone)));
         };
         hold(CARD, true);
-        assert!(say_to(pair, BAD, &lend(Kind::GetLent, 0, GOT)));
+        assert!(say_to(pair, BAD, &lend(Kind::GetLent, 0, GOT as u64)));
         steps(&mut scene);
-        assert!(say_to(pair, BAD, &lend(Kind::PutLent, 0, PUT)));
+        assert!(say_to(pair, BAD, &lend(Kind::PutLent, 0, PUT as u64)));
         steps(&mut scene);
         hold(CARD, false);
-        let mut bytes = [7; PUT as usize];
+        let mut bytes = [7; PUT];
         scene.until("it is not read", |_| {
             own.read(0, &mut bytes).unwrap();
-            bytes[GOT as usize..].iter().all(|byte| *byte == 7)
+            bytes[GOT..].iter().all(|byte| *byte == 7)
         });
-        assert_eq!(bytes, [&[0; GOT as usize][..], &[7; (PUT - GOT) as usize]].concat()[..]);
+        assert_eq!(bytes, [&[0; GOT][..], &[7; PUT - GOT]].concat()[..]);
         scene.goes_on();
     });
 }
