@@ -15,13 +15,36 @@ use nix::{
 
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 
+/// The front of `tcp_info`, which every kernel fills. `sockopt_impl!` takes no other length than that of its type, and an older kernel
+/// has less to tell than the whole.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[expect(unreachable_pub, reason = "the macro makes a public option of it")]
+pub struct Front {
+    states: [u8; 2],
+    retransmits: u8,
+    probes: u8,
+    options: [u8; 4],
+    times_and_counts: [u32; 12],
+    last_ack_recv: u32,
+}
+
+const _: () = {
+    use std::mem::offset_of;
+
+    assert!(offset_of!(Front, retransmits) == offset_of!(libc::tcp_info, tcpi_retransmits));
+    assert!(offset_of!(Front, probes) == offset_of!(libc::tcp_info, tcpi_probes));
+    assert!(offset_of!(Front, last_ack_recv) == offset_of!(libc::tcp_info, tcpi_last_ack_recv));
+    assert!(size_of::<Front>() == offset_of!(Front, last_ack_recv) + size_of::<u32>());
+};
+
 sockopt_impl!(
     /// How a connection stands.
     Info,
     GetOnly,
     libc::IPPROTO_TCP,
     libc::TCP_INFO,
-    libc::tcp_info
+    Front
 );
 sockopt_impl!(
     /// Longest pause of the kernel's between two attempts, in milliseconds; since Linux 6.15.
@@ -59,11 +82,11 @@ pub(crate) fn answers(socket: BorrowedFd<'_>) -> io::Result<Answers> {
     // - the request writes one `int`, and `queued` is one, alive until the call returns.
     // - the descriptor is borrowed, so it is open.
     unsafe { unacknowledged(socket.as_raw_fd(), &raw mut queued) }?;
-    let info = getsockopt(&socket, Info)?;
+    let Front { retransmits, probes, last_ack_recv, .. } = getsockopt(&socket, Info)?;
     Ok(Answers {
         unacknowledged: u64::try_from(queued).unwrap_or(0),
-        is_waiting: info.tcpi_retransmits > 0 || info.tcpi_probes > 0,
-        silence: Duration::from_millis(u64::from(info.tcpi_last_ack_recv)),
+        is_waiting: retransmits > 0 || probes > 0,
+        silence: Duration::from_millis(u64::from(last_ack_recv)),
     })
 }
 
