@@ -413,7 +413,7 @@ impl<N> Port<N> {
     pub fn unconsumed(&self, to: u32) -> Option<u64> {
         let at = self.of_end.get(to as usize).copied().unwrap_or(0);
         match self.links.get((at as usize).wrapping_sub(1)) {
-            Some(link) if matches!(link.way, Way::Gone(_)) => None,
+            Some(link) if matches!(link.way, Way::Gone(_) | Way::Left) => None,
             link => Some(link.map_or(0, |link| link.out.unconsumed())),
         }
     }

@@ -470,6 +470,7 @@ fn what_a_thread_has_handed_over_before_it_left_comes_though_it_is_written_to_me
         let refused = here.record(1, 0, length, u64::MAX).map(|_| ());
         assert!(matches!(refused, Err(Error::Gone { end: 1, .. })), "{refused:?}");
         assert!(here.is_flushed(), "nothing waits for who is gone");
+        assert_eq!(here.unconsumed(1), None, "nobody else prefers it");
         assert_eq!(taken(&mut here), [(1, Ok(vec![5])), (1, Err(vec![8, 7]))]);
         assert!(here.is_told() && here.due().is_none());
     }

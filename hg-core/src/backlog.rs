@@ -20,7 +20,7 @@ use crate::{
     shares::Shares,
 };
 
-/// Bytes of messages that wait for room in the transport, for all peers of a context together; the default. As many may large
+/// Bytes of messages that wait for room in the transport, for all peers of a context together; the most by default. As many may large
 /// arguments of one-way calls have: four times the longest, which so find room beside whatever one other target has.
 pub const BACKLOG_BYTES_MAX: u64 = 4 << 30;
 

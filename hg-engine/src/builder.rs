@@ -179,7 +179,7 @@ impl Builder {
     /// left. Arguments of up to a quarter wait for no origin that stands still, unless several do; longer ones may wait as long as another
     /// origin keeps its half. Default: 4 GiB, which is four times [`Builder::large_max`]: where both are set, let them stay so. Where
     /// there are less than 16 GiB of memory, it is a quarter of it, so that one origin has an eighth at most; but at least four times the
-    /// `large_max` that was chosen.
+    /// `large_max` that was chosen, up to 4 GiB.
     ///
     /// What was taken is freed once it is served, but glibc's allocator may keep that for the process: after a flood of arguments of
     /// 900 kB a process that used 1 MiB had 970 MiB resident, with `MALLOC_MMAP_THRESHOLD_=131072` in its environment 13.
@@ -342,6 +342,7 @@ impl fmt::Debug for Builder {
             .field("options", &self.options)
             .field("contexts", &self.contexts)
             .field("settings", &self.settings)
+            .field("chosen", &self.chosen)
             .finish_non_exhaustive()
     }
 }

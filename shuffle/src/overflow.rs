@@ -43,7 +43,6 @@ pub(crate) struct InCallback {
 
 impl Drop for InCallback {
     fn drop(&mut self) {
-        // A thread that has dropped its locals runs no callback.
         let _none = CALLBACKS_OF.try_with(|of| of.borrow_mut().pop());
     }
 }
@@ -66,7 +65,8 @@ impl Overflow {
 
     /// This thread runs callbacks until the guard is dropped.
     pub(crate) fn enter(&self) -> InCallback {
-        CALLBACKS_OF.with_borrow_mut(|of| of.push(self.address()));
+        // A thread that has dropped its locals may send in the destructor of one.
+        let _none = CALLBACKS_OF.try_with(|of| of.borrow_mut().push(self.address()));
         InCallback { _is_of_this_thread: PhantomData }
     }
 

@@ -121,6 +121,9 @@ impl Config {
         if config.connections == 0 || config.max_applications == 0 {
             return Err(bad("limits are 1 at least".to_owned()));
         }
+        if config.network_idle_ms == 0 {
+            return Err(bad("network-idle-ms is 1 at least".to_owned()));
+        }
         Ok(config)
     }
 
@@ -161,6 +164,7 @@ mod tests {
             "network = 7",
             "network = \"tcp://\"\ncolour = 1",
             "network = \"tcp://\"\nconnections = 0",
+            "network = \"tcp://\"\nnetwork-idle-ms = 0",
             "network = \"tcp://\"\nmetrics = \"9464\"",
             "network = \"tcp://\"\n[[user]]\nuid = 7\nweight = 0",
             "network = \"tcp://\"\n[[user]]\nweight = 1",

@@ -23,7 +23,7 @@ impl Switch {
         if now < *self.next_look.get_or_insert(now) {
             return;
         }
-        self.next_look = now.checked_add(self.idle / LOOKS);
+        self.next_look = now.checked_add((self.idle / LOOKS).max(Duration::from_millis(1)));
         let mut over = Vec::new();
         for (key, party) in self.parties.iter_mut().filter(|(_, party)| is_idle(party)) {
             let since = *party.idle_since.get_or_insert(now);
