@@ -298,12 +298,17 @@ fn a_blocking_call_costs_each_side_one_sleep() {
         assert_eq!(origin.ask("call 100"), "ok");
         let pids = [target.pid(), origin.pid()];
         let read = || pids.map(sleeps);
-        let before = read();
-        assert_eq!(origin.ask(&format!("call {CALLS}")), "ok");
-        let slept = std::array::from_fn::<_, 2, _>(|side| read()[side] - before[side]);
-        // A few besides: the origin waits for commands, either side looks after its memory, and on a busy machine whoever
-        // holds a lock may lose the processor. A second sleep in each call would make it twice as many.
-        assert!(slept.iter().all(|times| *times <= CALLS + CALLS / 2), "{slept:?} sleeps");
+        let mut sleeps_in_calls = || {
+            let before = read();
+            assert_eq!(origin.ask(&format!("call {CALLS}")), "ok");
+            std::array::from_fn::<_, 2, _>(|side| read()[side] - before[side])
+        };
+        // A few besides: the origin waits for commands, and either side looks after its memory. A second sleep in each call would
+        // make it twice as many, every time; on a busy machine whoever holds a lock may lose the processor, now and then.
+        let is_one = |slept: &[u64; 2]| slept.iter().all(|times| *times <= CALLS + CALLS / 2);
+        let rounds: Vec<_> =
+            (0..5).map(|_| sleeps_in_calls()).take_while(|it| !is_one(it)).collect();
+        assert!(rounds.len() < 5, "{rounds:?} sleeps over {url}");
     }
 }
 
