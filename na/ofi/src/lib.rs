@@ -51,6 +51,7 @@ mod choice;
 mod domain;
 #[expect(unsafe_code, reason = "calls into a C library")]
 mod fabric;
+mod flushing;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
 mod leftovers;
@@ -59,7 +60,11 @@ mod offered;
 mod plugin;
 mod settings;
 mod shared;
+mod stall;
+#[cfg(test)]
+mod tests;
 mod transport;
+mod vector;
 mod wire;
 
 #[cfg(feature = "fuzzing")]
