@@ -127,7 +127,8 @@ impl<T: Transport> FramedContext<T> {
         self.draining.push(peer.index());
     }
 
-    fn attend(&mut self, place: u32, now: Instant) {
+    /// Hears what a peer has said on its lifeline; a round does so with those of which the kernel tells.
+    pub fn attend(&mut self, place: u32, now: Instant) {
         let Some(link) = self.links.at(place) else { return };
         let Some(mut lifeline) = link.way.own.lifeline.take() else { return };
         let (peer, mut said) = (link.peer, Vec::new());

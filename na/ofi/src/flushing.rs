@@ -11,11 +11,11 @@ use std::{
 };
 
 use hg_na_frames::FramedContext;
-use hg_na_link::exchange;
+use hg_na_link::exchange::{self, Step};
 use rustc_hash::FxHashMap;
 
 use crate::{
-    fabric::Event,
+    fabric::{Event, Fault},
     transport::{OfiContext, flight_landed},
 };
 
@@ -27,18 +27,20 @@ pub(crate) type Awaited = FxHashMap<u64, u64>;
 
 /// Whether everything that was posted before the first question has gone.
 pub(crate) fn flush(context: &mut OfiContext) -> bool {
-    let mut flush = mem::take(&mut context.transport.flush);
+    let (mut flush, mut broken) = (mem::take(&mut context.transport.flush), Vec::new());
     let is_over = flush.ask(context.links.serial(), |to| {
         let is_in_flight = context.transport.carries_up_to(to);
         let is_left = context.links.iter().any(|link| !link.queues.has_passed_on(to));
-        !is_in_flight && !is_left && has_gone(context)
+        !is_in_flight && !is_left && has_gone(context, &mut broken)
     });
     context.transport.flush = flush;
+    broken.into_iter().for_each(|(place, fault)| context.way_broke(place, fault));
     is_over
 }
 
-/// Whether all has gone that was handed over when this was asked first. Those whose connections have ended are not waited for.
-fn has_gone(context: &mut OfiContext) -> bool {
+/// Whether all has gone that was handed over when this was asked first. Those whose connections have ended are not waited for, nor those to whom the way is
+/// found to be broken.
+fn has_gone(context: &mut OfiContext, broken: &mut Vec<(u32, Fault)>) -> bool {
     let FramedContext { links, transport, .. } = context;
     let awaited = transport.awaited.take();
     let mut awaited: Awaited =
@@ -48,8 +50,8 @@ fn has_gone(context: &mut OfiContext) -> bool {
         false => links.iter().map(|link| link.peer.index()).collect(),
     };
     let mut is_over = true;
-    for link in places {
-        let Some(link) = links.at(link).filter(|link| link.way.own.is_open()) else { continue };
+    for place in places {
+        let Some(link) = links.at(place).filter(|link| link.way.own.is_open()) else { continue };
         let Some(address) = link.way.own.route.address() else { continue };
         let Some(number) = awaited.get(&address).copied() else { continue };
         let sends = transport.endpoint().sends();
@@ -57,13 +59,18 @@ fn has_gone(context: &mut OfiContext) -> bool {
             awaited.remove(&address);
             continue;
         }
-        is_over = false;
         if !sends.is_told(address, number) {
             transport.asks = true;
-            // What is not taken now is tried again.
-            let _ = exchange::acknowledge(link, transport);
+            let asked = exchange::acknowledge(link, transport);
             transport.asks = false;
+            // What is not taken now is tried again.
+            if let Step::Broken(fault) = asked {
+                broken.push((place, fault));
+                awaited.remove(&address);
+                continue;
+            }
         }
+        is_over = false;
     }
     transport.awaited = (!is_over).then_some(awaited);
     is_over
@@ -71,11 +78,20 @@ fn has_gone(context: &mut OfiContext) -> bool {
 
 /// Sees off what libfabric still has, for a bounded time, and says goodbye to everybody.
 pub(crate) fn close(context: &mut OfiContext) {
-    let (end, mut events) = (Instant::now() + CLOSE_WAITS, Vec::new());
+    see_off(context, Instant::now() + CLOSE_WAITS);
+    let all: Vec<_> = context.links.iter().map(|link| link.peer.index()).collect();
+    all.into_iter().for_each(|place| context.say_goodbye(place));
+    drop(context.transport.endpoint.take());
+}
+
+/// Waits for what libfabric still has; says how often it has looked.
+pub(crate) fn see_off(context: &mut OfiContext, end: Instant) -> u32 {
+    let (mut events, mut broken, mut looks) = (Vec::new(), Vec::new(), 0);
     // Another flush has perhaps begun.
     context.transport.awaited = None;
     while !context.is_broken() {
-        let has_gone = has_gone(context);
+        let has_gone = has_gone(context, &mut broken);
+        looks += 1;
         if context.transport.endpoint().poll(&mut events).is_err() {
             break;
         }
@@ -92,12 +108,24 @@ pub(crate) fn close(context: &mut OfiContext) {
             }
         }
         let is_out = context.transport.endpoint().sends().out() > 0;
+        let now = Instant::now();
         // Others may go on sending.
-        if (!found && !is_out && has_gone) || Instant::now() >= end {
+        if (!found && !is_out && has_gone) || now >= end {
             break;
         }
+        if !found && !has_gone {
+            hear_awaited(context, now);
+        }
     }
-    let all: Vec<_> = context.links.iter().map(|link| link.peer.index()).collect();
-    all.into_iter().for_each(|place| context.say_goodbye(place));
-    drop(context.transport.endpoint.take());
+    looks
+}
+
+/// Hears whether those that are waited for have gone themselves.
+fn hear_awaited(context: &mut OfiContext, now: Instant) {
+    let FramedContext { links, transport, .. } = context;
+    let Some(awaited) = &transport.awaited else { return };
+    let is_awaited = |address: Option<u64>| address.is_some_and(|it| awaited.contains_key(&it));
+    let of = links.iter().filter(|link| is_awaited(link.way.own.route.address()));
+    let places: Vec<u32> = of.map(|link| link.peer.index()).collect();
+    places.into_iter().for_each(|place| context.attend(place, now));
 }

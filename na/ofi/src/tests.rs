@@ -2,13 +2,15 @@
 
 use std::{
     io::{Read as _, Write as _},
+    mem,
     net::{Shutdown, TcpListener, TcpStream},
     sync::{Arc, mpsc},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use hg_na::{Address, Completion, Context, Domain as _, Message, Op, OpenOptions, Peer};
+use hg_na_frames::Transport as _;
 use hg_na_link::{
     Header, Lane,
     frame::{HEADER, Kind, LANES},
@@ -19,8 +21,9 @@ use watchdog::in_time;
 use crate::{
     domain::{OfiDomain, context_of},
     fabric::{Endpoint, Event},
+    flushing::see_off,
     shared::Shared,
-    transport::OfiContext,
+    transport::{Ofi, OfiContext},
     wire::{Greeting, KEY},
 };
 
@@ -200,6 +203,15 @@ impl World {
         assert!(!self.is_gone(to), "{:?}", self.done);
     }
 
+    /// Somebody has waited for others for as long as anybody does.
+    fn blame(&mut self) {
+        let (mut now, mut lasted) = (Instant::now(), Duration::ZERO);
+        while lasted <= Duration::from_millis(BOUND_MS) {
+            now += Duration::from_millis(10);
+            lasted = self.here.transport.waits_for_others(now);
+        }
+    }
+
     fn is_gone(&self, peer: Peer) -> bool {
         self.done
             .iter()
@@ -341,7 +353,7 @@ fn who_drops_its_lifeline_and_goes_on_sending_is_gone_all_the_same() {
 
 #[test]
 fn nobody_sleeps_for_one_that_takes_nothing_while_another_can_be_sent_to() {
-    let mut world = World::open(Some(8));
+    let mut world = World::open(None);
     let (_deaf, stopped) = world.meet();
     world.stuff(stopped);
     world.post_more(stopped);
@@ -356,19 +368,142 @@ fn nobody_sleeps_for_one_that_takes_nothing_while_another_can_be_sent_to() {
             world.here.post(6, op).unwrap();
         }
     }
-    let (start, mut theirs) = (Instant::now(), Vec::new());
+    let (start, mut theirs, mut turns, mut sleeps) = (Instant::now(), Vec::new(), 0, 0);
     let is_sent = |it: &&Completion| matches!(it, Completion::Done(done) if done.token == 6);
-    while world.done.iter().filter(is_sent).count() < 3 * MESSAGES {
-        in_time!(start, "{:?}", world.done);
+    while world.done.iter().filter(is_sent).count() < 3 * MESSAGES || sleeps == 0 {
+        in_time!(start, "{turns} turns, {sleeps} sleeps: {:?}", world.done);
         world.progress();
-        if world.here.may_sleep() {
-            let link = world.here.links.get(to).unwrap();
-            let mut lanes = Lane::ALL.into_iter();
-            let has_more = lanes
-                .any(|lane| link.queues.len(lane) > 0 && link.way.lanes.has_credit(lane.place()));
-            let (connection, route) = (&link.way.own, &link.way.own.route);
-            assert!(!connection.is_open() || !has_more || route.waits(), "it sleeps meanwhile");
+        let link = world.here.links.get(to).unwrap();
+        let (lanes, connection) = (&link.way.lanes, &link.way.own);
+        let has_more = Lane::ALL
+            .into_iter()
+            .any(|lane| link.queues.len(lane) > 0 && lanes.has_credit(lane.place()));
+        if connection.is_open() && has_more && !connection.route.waits() {
+            turns += 1;
+            assert!(Ofi::can_send(&mut world.here), "a thread sleeps meanwhile");
         }
+        sleeps += u32::from(world.here.may_sleep());
         world.friend.progress(Instant::now(), &mut theirs).unwrap();
     }
+    assert!(turns > 0, "all left at once");
+}
+
+#[test]
+fn what_is_injected_leaves_room_in_the_library_s_queue_to_others() {
+    const QUEUE: usize = 64;
+    let mut world = World::open(Some(QUEUE));
+    let mut deaf = Vec::new();
+    for _ in 0..2 {
+        let (one, to) = world.meet();
+        world.stuff(to);
+        let before = world.done.len();
+        for tag in 0..MESSAGES as u64 {
+            for op in [
+                Op::SendControl { to, message: Message::copied(b"x") },
+                Op::SendExpected { to, tag, message: Message::copied(b"x") },
+            ] {
+                world.here.post(8, op).unwrap();
+            }
+        }
+        world.progress();
+        let new = &world.done[before..];
+        let taken = |it: &&Completion| matches!(it, Completion::Done(done) if done.token == 8);
+        assert!(new.iter().filter(taken).count() < QUEUE / 2, "it takes what others need");
+        deaf.push((one, to));
+    }
+    let start = Instant::now();
+    while start.elapsed() < 2 * Duration::from_millis(BOUND_MS) {
+        world.exchange(3);
+    }
+    drop(deaf);
+}
+
+#[test]
+fn closing_waits_for_nobody_that_has_gone_before() {
+    /// One that is asked, and one that shows it.
+    const LOOKS_MAX: u32 = 8;
+    let mut world = World::open(None);
+    let to = world.here.lookup(world.friend.address()).unwrap();
+    world.here.post(9, Op::SendUnexpected { to, message: Message::copied(b"short") }).unwrap();
+    let (start, mut theirs) = (Instant::now(), Vec::new());
+    while !theirs.iter().any(|it| matches!(it, Completion::Unexpected { .. })) {
+        in_time!(start);
+        world.progress();
+        world.friend.progress(Instant::now(), &mut theirs).unwrap();
+    }
+    assert!(world.here.transport.endpoint().sends().unknown().next().is_some(), "it was injected");
+    let friend_s =
+        OfiDomain::open(&Address::new("ofi+tcp://127.0.0.1").unwrap(), &OpenOptions::listening());
+    drop(mem::replace(&mut world.friend, friend_s.unwrap().context(0).unwrap()));
+    let looks = see_off(&mut world.here, Instant::now() + Duration::from_secs(1));
+    assert!(looks <= LOOKS_MAX, "{looks} looks");
+}
+
+#[test]
+fn closing_hears_on_its_lifeline_that_somebody_has_gone() {
+    let mut world = World::open(Some(8));
+    let (deaf, to) = world.meet();
+    // No frame of its own: what would show that all has gone finds no room with libfabric.
+    let mut others = Vec::new();
+    while world.out() < 8 {
+        let (other, it) = world.meet();
+        world.stuff(it);
+        others.push(other);
+        assert!(others.len() < DEAF_MAX, "frames without a bound");
+    }
+    deaf.hang_up();
+    let address = world.here.links.get(to).unwrap().way.own.route.address().unwrap();
+    let start = Instant::now();
+    // The kernel takes another frame now and then; then there is room.
+    while world.here.links.get(to).unwrap().way.own.is_open()
+        && !world.here.transport.endpoint().sends().has_gone(address, 1)
+    {
+        in_time!(start, "it is waited for");
+        see_off(&mut world.here, Instant::now() + Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_flush_does_not_wait_for_an_address_s_next_owner() {
+    let mut world = World::open(Some(8));
+    let (first, to) = world.meet();
+    assert!(world.stuff(to) > 0);
+    world.here.post(5, Op::SendControl { to, message: Message::copied(b"x") }).unwrap();
+    world.progress();
+    assert!(!world.here.flush(), "it is still with libfabric");
+    let address = world.here.links.get(to).unwrap().way.own.route.address().unwrap();
+    let awaits = |world: &World| {
+        world.here.transport.awaited.as_ref().is_some_and(|it| it.contains_key(&address))
+    };
+    assert!(awaits(&world));
+    first.hang_up();
+    world.until_gone(&[to]);
+    let start = Instant::now();
+    while world.out() > 0 {
+        in_time!(start, "its frames count for good");
+        world.progress();
+    }
+    assert!(!awaits(&world), "whoever gets this address next would be waited for");
+    let (_second, _) = world.meet();
+    assert!(world.here.flush());
+}
+
+#[test]
+fn nobody_is_given_up_once_a_frame_has_come_back() {
+    let mut world = World::open(Some(4));
+    let (mut deaf, to) = world.meet();
+    assert!(world.stuff(to) > 0);
+    world.blame();
+    let (start, before, mut events) = (Instant::now(), world.out(), Vec::new());
+    while world.out() == before {
+        in_time!(start, "it takes nothing");
+        deaf.take();
+        world.here.transport.endpoint().poll(&mut events).unwrap();
+    }
+    world.progress();
+    let is_open = world.here.links.get(to).unwrap().way.own.is_open();
+    assert!(is_open, "a frame has come back since");
+    world.stuff(to);
+    world.blame();
+    world.until_gone(&[to]);
 }

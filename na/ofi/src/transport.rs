@@ -20,7 +20,7 @@ use crate::{
     flushing::{self, Awaited},
     leftovers::{clear_up, is_of_other_user},
     shared::Shared,
-    stall::{Next, Stall},
+    stall::{ASK_AFTER, Next, Stall, Starvation},
     vector::Vector,
     wire::{Greeting, KEY, key_of},
 };
@@ -28,7 +28,7 @@ use crate::{
 /// Time after which a frame that libfabric did not take is tried again while nobody makes progress.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
 /// The same for one that was not taken for long.
-const RETRY_AFTER_MAX: Duration = Duration::from_millis(16);
+const RETRY_AFTER_MAX: Duration = ASK_AFTER;
 /// Frames that a peer may name as the longest it takes.
 const FRAME_RANGE: std::ops::RangeInclusive<u32> = 256..=1 << 20;
 
@@ -99,10 +99,10 @@ pub(crate) struct Ofi {
     pub(crate) awaited: Option<Awaited>,
     /// The next frame is lent, so that its end tells that of all before it.
     pub(crate) asks: bool,
-    /// Since when somebody finds no frame.
-    starved_since: Option<Instant>,
-    /// The address for whose frames others wait too long.
-    blamed: Option<u64>,
+    /// Somebody waits for others.
+    starvation: Option<Starvation>,
+    /// The address for whose frames others wait too long, and the count of frames that have moved of then.
+    blamed: Option<(u64, u64)>,
     /// libfabric took a frame no more: it is tried again at this time.
     retry_at: Option<Instant>,
     events: Vec<Event>,
@@ -121,7 +121,7 @@ impl Ofi {
             flush: Flush::default(),
             awaited: None,
             asks: false,
-            starved_since: None,
+            starvation: None,
             blamed: None,
             retry_at: None,
             events: Vec::new(),
@@ -145,6 +145,9 @@ impl Ofi {
     /// Removes an address; what is still under way to it is told of no more.
     fn remove(&mut self, address: u64) {
         self.endpoint().remove(address);
+        if let Some(awaited) = &mut self.awaited {
+            awaited.remove(&address);
+        }
         for (number, flight) in self.flights.iter_mut().enumerate() {
             if flight.take_if(|it| it.address == address).is_some() {
                 self.free_flights.push(number);
@@ -152,12 +155,14 @@ impl Ofi {
         }
     }
 
-    /// Somebody finds no frame because others have all: since when. After a while without one that comes back, the slowest of those is to blame.
-    fn waits_for_others(&mut self, now: Instant) -> Duration {
-        let lasted = now.saturating_duration_since(*self.starved_since.get_or_insert(now));
-        if lasted > self.shared.retry_bound {
-            self.blamed = self.endpoint().sends().slowest();
-            self.starved_since = None;
+    /// Somebody gets nothing sent because others have all: for how long. After a while without a frame that comes back, the slowest of those is to blame.
+    pub(crate) fn waits_for_others(&mut self, now: Instant) -> Duration {
+        let (bound, count) = (self.shared.retry_bound, self.endpoint().sends().count());
+        let starvation = self.starvation.get_or_insert_with(|| Starvation::begin(now, count));
+        let lasted = starvation.goes_on(now, count, bound);
+        if lasted > bound {
+            self.blamed = self.endpoint().sends().slowest().map(|it| (it, count));
+            self.starvation = None;
         }
         lasted
     }
@@ -176,7 +181,6 @@ impl Ofi {
 
     /// Takes a flight that has landed.
     fn landed(&mut self, note: u64) -> Option<Flight> {
-        self.starved_since = None;
         let number = usize::try_from(note).ok()?;
         let flight = self.flights.get_mut(number).and_then(Option::take)?;
         self.free_flights.push(number);
@@ -392,16 +396,11 @@ impl Transport for Ofi {
             self.try_again(now, lasted);
             return Ok(());
         }
-        let is_first = route.stalled.is_none();
         let stall = route.stalled.get_or_insert_with(|| Stall::begin(now));
-        match stall.goes_on(now, self.shared.retry_bound) {
-            Next::GiveUp => return Err(Fault::new("fi_send", nix::libc::ETIMEDOUT)),
-            Next::Wait if !is_first => {}
-            Next::Wait | Next::Ask => {
-                if let Some(lifeline) = lifeline {
-                    lifeline.say(&Record::<Greeting>::Ping);
-                }
-            }
+        match (stall.goes_on(now, self.shared.retry_bound), lifeline) {
+            (Next::GiveUp, _) => return Err(Fault::new("fi_send", nix::libc::ETIMEDOUT)),
+            (Next::Ask, Some(lifeline)) => lifeline.say(&Record::<Greeting>::Ping),
+            (Next::Ask, None) | (Next::Wait, _) => {}
         }
         let lasted = stall.lasted(now);
         self.try_again(now, lasted);
@@ -414,7 +413,7 @@ impl Transport for Ofi {
 
     fn answered(&mut self, route: &mut Route) {
         if let Some(stall) = &mut route.stalled {
-            stall.answered();
+            stall.answered(Instant::now());
         }
     }
 
@@ -424,7 +423,9 @@ impl Transport for Ofi {
         let found = !events.is_empty();
         events.drain(..).for_each(|event| happened(context, event));
         context.transport.events = events;
-        if let Some(address) = context.transport.blamed.take() {
+        // Unless a frame has moved since.
+        let count = context.transport.endpoint().sends().count();
+        if let Some((address, _)) = context.transport.blamed.take().filter(|it| it.1 == count) {
             tracing::warn!(
                 "a peer that takes nothing has frames that all others wait for: it is given up"
             );

@@ -117,6 +117,11 @@ fn inject_max(offer: &Offer) -> usize {
     if is_datagrams { 0 } else { offer.limits().inject_size.min(INJECT_MAX) }
 }
 
+/// Messages that the library takes at a time, of all addresses together, injected ones among them: where its layer rxm does.
+fn queue_of(offer: &Offer) -> Option<usize> {
+    offer.provider.contains("ofi_rxm").then(|| offer.limits().transmit_size)
+}
+
 impl Endpoint {
     /// Opens everything.
     ///
@@ -153,7 +158,7 @@ impl Endpoint {
         let one_sided = (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits, is_copied));
         let mut endpoint = Self {
             one_sided,
-            sends: Sends::new(transmit.count()),
+            sends: Sends::new(transmit.count(), queue_of(offer)),
             inject_max: inject_max(offer),
             ep,
             regions,

@@ -52,8 +52,8 @@ impl Wanted<'_> {
     }
 }
 
-/// Sends and moves that libfabric's tcp may have at a time, of all peers together.
-const TCP_SENDS: usize = 1024;
+/// Sends and moves that libfabric's tcp may have at a time, of all peers together, injected messages among them: the most that rxm takes (`RXM_TX_SIZE`).
+const TCP_SENDS: usize = 16_384;
 
 /// One way to communicate: a provider on a domain, usually an interface or a card.
 pub(crate) struct Offer {

@@ -3,8 +3,10 @@
 //! What is sent to a peer that takes nothing stays with the library, which says of a frame when it is done with it, and of bytes that were
 //! injected nothing. So:
 //! - Each address may have one frame out whatever others have, and more as [`Shares`] says.
-//! - At most [`INJECTED_MAX`] messages follow the last one that is known to have gone before a frame is lent. Messages to one address leave in order
-//!   (`FI_ORDER_SAS`): when the library is done with a frame, it is with all that was handed over before.
+//! - Of messages that may be injected, one is lent behind [`INJECTED_RUN`] others, and all are while [`INJECTED_MAX`] to their address are not known to have gone.
+//!   Messages to one address leave in order (`FI_ORDER_SAS`): when the library is done with a frame, it is with all that was handed over before.
+//! - An injected message takes a place of the library's own queue, too, until it has gone (rxm: `tx_attr.size` of all addresses together, then `FI_EAGAIN`). So from
+//!   half of those on one is injected only where all before it have gone, and whoever has none out and is refused waits for others.
 //! - Frames that are out when their address is removed count no more, and are not used again until the library gives them back.
 //! - Who has none out, and finds none, waits for others ([`Sends::waits_for_others`]); the blame lies with [`Sends::slowest`].
 //!
@@ -16,8 +18,10 @@ use rustc_hash::FxHashMap;
 
 use crate::fabric::shares::Shares;
 
-/// Messages of an address that the library may have without a frame behind them.
-pub(super) const INJECTED_MAX: u64 = 64;
+/// Messages of an address that are not known to have gone, from which on nothing is injected.
+pub(super) const INJECTED_MAX: u64 = 128;
+/// Messages to an address that are injected before one is lent, which tells of them: its end comes before [`INJECTED_MAX`] are under way.
+const INJECTED_RUN: u64 = 32;
 /// Frames of all addresses together, but for the first one of each; half of what there is, where that is less.
 const SHARED_MAX: usize = 256;
 
@@ -52,6 +56,8 @@ struct Line {
     lent: u64,
     /// All up to this one have gone.
     gone: u64,
+    /// The frame that came back last has failed: what was before it never tells.
+    has_failed: bool,
     /// When it had its first frame out, or one came back: as [`Sends::now`] counts.
     since: u64,
 }
@@ -64,25 +70,31 @@ pub(crate) struct Sends {
     /// Those that are not lost.
     shares: Shares,
     lines: FxHashMap<u64, Line>,
+    /// Messages of all lines that are not known to have gone.
+    pending: u64,
+    /// Those from which on the library's own queue may be full before long.
+    pending_max: u64,
     /// Frames that were lent, or came back.
     now: u64,
 }
 
 impl Sends {
-    /// Nothing, with so many frames.
-    pub(super) fn new(frames: usize) -> Self {
+    /// Nothing, with so many frames. `queue`: messages that the library takes at a time, of all addresses together.
+    pub(super) fn new(frames: usize, queue: Option<usize>) -> Self {
         Self {
             frames: vec![None; frames],
             free: (0..frames).rev().collect(),
             shares: Shares::new(SHARED_MAX.min(frames / 2)),
             lines: FxHashMap::default(),
+            pending: 0,
+            pending_max: queue.map_or(u64::MAX, |all| all as u64 / 2),
             now: 0,
         }
     }
 
     /// How the next message to an address leaves; `is_short`: it may be injected.
     pub(super) fn next(&self, to: u64, is_short: bool) -> Next {
-        if is_short && self.lines.get(&to).is_none_or(|it| it.handed - it.gone < INJECTED_MAX) {
+        if is_short && self.may_inject(to) {
             return Next::Inject;
         }
         match self.free.last() {
@@ -91,9 +103,17 @@ impl Sends {
         }
     }
 
+    fn may_inject(&self, to: u64) -> bool {
+        let line = self.lines.get(&to).copied().unwrap_or_default();
+        let (pending, run) = (line.handed - line.gone, line.handed - line.gone.max(line.lent));
+        let is_scarce = self.pending >= self.pending_max;
+        pending == 0 || (!is_scarce && pending < INJECTED_MAX && run < INJECTED_RUN)
+    }
+
     /// The library has taken a message's bytes.
     pub(super) fn injected(&mut self, to: u64) {
         self.lines.entry(to).or_default().handed += 1;
+        self.pending += 1;
     }
 
     /// The library has the frame that [`Sends::next`] has named.
@@ -103,6 +123,7 @@ impl Sends {
         let line = self.lines.entry(to).or_default();
         line.handed += 1;
         line.lent = line.handed;
+        self.pending += 1;
         if self.shares.own(to) == 0 {
             line.since = self.now;
         }
@@ -121,7 +142,10 @@ impl Sends {
         self.shares.remove(out.to);
         if let Some(line) = self.lines.get_mut(&out.to) {
             line.since = self.now;
-            line.gone = if is_sent { line.gone.max(out.number) } else { line.gone };
+            line.has_failed = !is_sent;
+            let gone = if is_sent { line.gone.max(out.number) } else { line.gone };
+            self.pending -= gone - line.gone;
+            line.gone = gone;
         }
         Some(out.note)
     }
@@ -132,7 +156,7 @@ impl Sends {
             lost.is_lost = true;
         }
         self.shares.forget(to);
-        self.lines.remove(&to);
+        self.pending -= self.lines.remove(&to).map_or(0, |line| line.handed - line.gone);
     }
 
     /// Frames that are out, but for those that are lost.
@@ -151,9 +175,9 @@ impl Sends {
         unknown.map(|(to, line)| (*to, line.handed))
     }
 
-    /// Whether all messages to an address up to this one have gone.
+    /// Whether all messages to an address up to this one have gone, or never will.
     pub(crate) fn has_gone(&self, to: u64, number: u64) -> bool {
-        self.lines.get(&to).is_none_or(|line| line.gone >= number)
+        self.lines.get(&to).is_none_or(|line| line.has_failed || line.gone >= number)
     }
 
     /// Whether a frame was lent whose end tells that of all up to this one.
@@ -161,9 +185,14 @@ impl Sends {
         self.lines.get(&to).is_none_or(|line| line.lent >= number)
     }
 
-    /// Whether an address gets no frame because others have all.
+    /// Whether an address to which nothing is taken waits for others, who have all frames, or the library's own queue.
     pub(crate) fn waits_for_others(&self, to: u64) -> bool {
-        self.free.is_empty() && !self.has_out(to)
+        (self.free.is_empty() || self.pending >= self.pending_max) && !self.has_out(to)
+    }
+
+    /// Frames that were lent, or came back, so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.now
     }
 
     /// Of the addresses with frames out the one of which none has come back for longest.
@@ -188,7 +217,7 @@ mod tests {
 
     #[test]
     fn who_takes_nothing_leaves_frames_to_others_and_one_to_each() {
-        let mut sends = Sends::new(1024);
+        let mut sends = Sends::new(1024, None);
         let mut taken = Vec::new();
         for deaf in 0..300 {
             let mut own = 0;
@@ -205,7 +234,7 @@ mod tests {
 
     #[test]
     fn frames_of_a_removed_address_are_replaced_and_their_end_is_nobody_s() {
-        let mut sends = Sends::new(64);
+        let mut sends = Sends::new(64, None);
         let mut first = Vec::new();
         while let Some(frame) = lend(&mut sends, 7) {
             first.push(frame);
@@ -230,28 +259,90 @@ mod tests {
 
     #[test]
     fn what_is_injected_is_known_to_have_gone_when_a_frame_behind_it_has() {
-        let mut sends = Sends::new(8);
+        let mut sends = Sends::new(8, None);
         while sends.next(1, true) == Next::Inject {
             sends.injected(1);
         }
-        assert_eq!(sends.unknown().collect::<Vec<_>>(), [(1, INJECTED_MAX)]);
-        assert!(!sends.is_told(1, INJECTED_MAX));
+        assert_eq!(sends.unknown().collect::<Vec<_>>(), [(1, INJECTED_RUN)]);
+        assert!(!sends.is_told(1, INJECTED_RUN));
         let frame = lend(&mut sends, 1).unwrap();
-        assert!(sends.is_told(1, INJECTED_MAX) && !sends.has_gone(1, INJECTED_MAX));
-        assert_ne!(sends.next(1, true), Next::Inject, "it has not gone yet");
+        assert!(sends.is_told(1, INJECTED_RUN) && !sends.has_gone(1, INJECTED_RUN));
         sends.came_back(frame, true);
-        assert!(sends.has_gone(1, INJECTED_MAX) && sends.unknown().next().is_none());
+        assert!(sends.has_gone(1, INJECTED_RUN) && sends.unknown().next().is_none());
         assert_eq!(sends.next(1, true), Next::Inject);
-        // A frame that has failed tells nothing of what was before it.
+        // A frame that has failed says that nothing is to be waited for, and no more: the next one that has gone is right.
         sends.injected(1);
         let frame = lend(&mut sends, 1).unwrap();
         sends.came_back(frame, false);
-        assert!(!sends.has_gone(1, INJECTED_MAX + 2));
+        assert!(sends.has_gone(1, INJECTED_RUN + 3) && sends.unknown().next().is_some());
+        let frame = lend(&mut sends, 1).unwrap();
+        sends.came_back(frame, true);
+        assert!(!sends.has_gone(1, INJECTED_RUN + 5) && sends.pending == 0);
+    }
+
+    #[test]
+    fn who_takes_nothing_has_a_bounded_number_of_injected_messages() {
+        let mut sends = Sends::new(8, None);
+        loop {
+            match sends.next(1, true) {
+                Next::Inject => sends.injected(1),
+                Next::Lend(_) => sends.lent(1, 1),
+                Next::Wait => break,
+            }
+        }
+        assert!(sends.pending < INJECTED_MAX, "{}", sends.pending);
+        assert!(!sends.waits_for_others(1), "it is its own fault");
+    }
+
+    #[test]
+    fn short_messages_that_are_taken_are_injected_but_for_few() {
+        /// Frames that one connection sends in a round.
+        const BURST: u64 = 64;
+        const ROUNDS: u64 = 1000;
+        let (mut sends, mut lent, mut out) = (Sends::new(512, None), 0, Vec::new());
+        for _ in 0..ROUNDS {
+            for _ in 0..BURST {
+                match sends.next(1, true) {
+                    Next::Inject => sends.injected(1),
+                    Next::Lend(frame) => {
+                        sends.lent(1, 1);
+                        out.push(frame);
+                        lent += 1;
+                    }
+                    Next::Wait => panic!("frames come back in every round"),
+                }
+            }
+            for frame in out.drain(..) {
+                sends.came_back(frame, true);
+            }
+        }
+        assert!(lent * 30 < ROUNDS * BURST, "{lent} of {}", ROUNDS * BURST);
+    }
+
+    #[test]
+    fn who_takes_nothing_leaves_half_of_the_library_s_queue_to_others() {
+        const QUEUE: u64 = 1000;
+        let mut sends = Sends::new(512, Some(1000));
+        for deaf in 0..100 {
+            while sends.next(deaf, true) == Next::Inject {
+                sends.injected(deaf);
+            }
+        }
+        assert!(sends.pending <= QUEUE / 2 + 100, "{}", sends.pending);
+        // One message each, as long as all before it have gone.
+        assert_eq!(sends.next(200, true), Next::Inject);
+        sends.injected(200);
+        let frame = lend(&mut sends, 200).unwrap();
+        assert!(sends.waits_for_others(201) && !sends.waits_for_others(200));
+        sends.came_back(frame, true);
+        assert_eq!(sends.next(200, true), Next::Inject);
+        (0..100).for_each(|deaf| sends.forget(deaf));
+        assert!(sends.pending == 0 && !sends.waits_for_others(201));
     }
 
     #[test]
     fn who_finds_no_frame_waits_for_others_and_the_slowest_is_to_blame() {
-        let mut sends = Sends::new(4);
+        let mut sends = Sends::new(4, None);
         let slow = lend(&mut sends, 10).unwrap();
         let frames: Vec<_> = (11..14).map(|to| lend(&mut sends, to).unwrap()).collect();
         assert_eq!(sends.next(20, false), Next::Wait);
@@ -289,10 +380,10 @@ mod tests {
     proptest! {
         #[test]
         fn every_frame_is_free_out_or_lost_and_nobody_takes_what_is_left_to_others(
-            frames in 1..80usize,
+            (frames, queue) in (1..80usize, proptest::option::of(1..200usize)),
             all in proptest::collection::vec(happens(), 0..600),
         ) {
-            let mut sends = Sends::new(frames);
+            let mut sends = Sends::new(frames, queue);
             let most = SHARED_MAX.min(frames / 2);
             let mut out: Vec<(u64, usize)> = Vec::new();
             let mut lost: Vec<usize> = Vec::new();
@@ -305,7 +396,9 @@ mod tests {
                                 prop_assert!(is_short);
                                 sends.injected(to);
                                 let line = sends.lines[&to];
-                                prop_assert!(line.handed - line.gone <= INJECTED_MAX);
+                                let pending = line.handed - line.gone;
+                                prop_assert!(pending <= INJECTED_MAX);
+                                prop_assert!(pending == 1 || sends.pending <= sends.pending_max);
                             }
                             Next::Lend(frame) => {
                                 prop_assert!(own == 0 || own + out.len() < most);
@@ -316,7 +409,7 @@ mod tests {
                             }
                             Next::Wait => {
                                 prop_assert!(own > 0 || out.len() + lost.len() == frames);
-                                prop_assert_eq!(sends.waits_for_others(to), own == 0);
+                                prop_assert!(own > 0 || sends.waits_for_others(to));
                             }
                         }
                     }
@@ -342,9 +435,12 @@ mod tests {
                 let slowest = sends.slowest();
                 prop_assert_eq!(slowest.is_some(), !out.is_empty());
                 prop_assert!(slowest.is_none_or(|it| out.iter().any(|(to, _)| *to == it)));
+                let mut pending = 0;
                 for line in sends.lines.values() {
                     prop_assert!(line.gone <= line.handed && line.lent <= line.handed);
+                    pending += line.handed - line.gone;
                 }
+                prop_assert_eq!(sends.pending, pending);
             }
         }
     }
