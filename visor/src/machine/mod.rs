@@ -223,11 +223,11 @@ impl Switch {
         let (to, to_id) = (connection.ends[1 - side].party, connection.ends[1 - side].id);
         self.counts.frames += 1;
         self.counts.bytes += frame.len() as u64;
-        self.pass(from, to, to_id, frame, Follows::Nothing);
+        self.pass(from, to, to_id, frame);
         Ok(())
     }
 
-    fn window(&mut self, from: PartyKey, header: Header, frame: Message) -> Result<(), Wrong> {
+    fn window(&mut self, from: PartyKey, header: Header, mut frame: Message) -> Result<(), Wrong> {
         let Some((key, side)) = self.live(from, header.id) else { return Ok(()) };
         let Some(connection) = self.connections.get_mut(&key) else { return Ok(()) };
         if frame.len() > HEADER_LEN {
@@ -243,21 +243,16 @@ impl Switch {
         sender.untaken = left;
         let (to, to_id) = (sender.party, sender.id);
         // Who does not hear it may send no more: so what waits to be told is bounded as well.
-        self.pass(from, to, to_id, frame, Follows::Returned(key, 1 - side, bytes));
+        rename(&mut frame, to_id ^ YOURS);
+        let follows = Follows::Returned(key, 1 - side, bytes);
+        self.queue(from, to, Outgoing { frame, follows });
         Ok(())
     }
 
     /// Queues a frame of a connection for its other end.
-    fn pass(
-        &mut self,
-        from: PartyKey,
-        to: PartyKey,
-        to_id: u32,
-        mut frame: Message,
-        follows: Follows,
-    ) {
+    fn pass(&mut self, from: PartyKey, to: PartyKey, to_id: u32, mut frame: Message) {
         rename(&mut frame, to_id ^ YOURS);
-        self.queue(from, to, Outgoing { frame, follows });
+        self.queue(from, to, Outgoing::plain(frame));
     }
 
     fn queue(&mut self, from: PartyKey, to: PartyKey, outgoing: Outgoing) {

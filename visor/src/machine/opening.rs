@@ -3,7 +3,7 @@
 use hg_na::{Address, GoneReason};
 
 use super::{
-    Effect, Follows, NODE_QUOTA, Switch, Wrong,
+    Effect, NODE_QUOTA, Switch, Wrong,
     party::{Chooser, Connection, End, Party, PartyKey, Role},
 };
 use crate::{
@@ -110,20 +110,8 @@ impl Switch {
         let [opener, target] = [from, to].map(|key| self.identity_of(key));
         let to_id = self.connect((from, id), to, true, frame_max);
         let word = frame_max as u64;
-        self.pass(
-            from,
-            to,
-            to_id,
-            Header::new(Kind::Incoming, 0, word).frame(&opener),
-            Follows::Nothing,
-        );
-        self.pass(
-            to,
-            from,
-            id,
-            Header::new(Kind::Opened, 0, word).frame(&target),
-            Follows::Nothing,
-        );
+        self.pass(from, to, to_id, Header::new(Kind::Incoming, 0, word).frame(&opener));
+        self.pass(to, from, id, Header::new(Kind::Opened, 0, word).frame(&target));
     }
 
     /// Of an application of this node; of others nobody here vouches for anything.
@@ -143,13 +131,7 @@ impl Switch {
         }
         let to_id = self.connect((from, id), to, false, self.frame_max);
         let takes = self.frame_max as u64;
-        self.pass(
-            from,
-            to,
-            to_id,
-            Header::new(Kind::Open, 0, takes).frame(target.name.as_bytes()),
-            Follows::Nothing,
-        );
+        self.pass(from, to, to_id, Header::new(Kind::Open, 0, takes).frame(target.name.as_bytes()));
     }
 
     /// Reaches another daemon.
@@ -214,13 +196,7 @@ impl Switch {
         let (to, to_id) = (opener.party, opener.id);
         if opener.is_live() {
             let identity = encode_identity(&hg_na::Identity::default());
-            self.pass(
-                from,
-                to,
-                to_id,
-                Header::new(Kind::Opened, 0, word).frame(&identity),
-                Follows::Nothing,
-            );
+            self.pass(from, to, to_id, Header::new(Kind::Opened, 0, word).frame(&identity));
         }
         Ok(())
     }
