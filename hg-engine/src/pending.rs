@@ -100,10 +100,11 @@ impl<'e> Pending<'e> {
         }
     }
 
-    /// Drops it, in place where its outcome was taken and it owns nothing.
+    /// Drops it after its outcome was taken: in place where it owns nothing.
     #[inline(always)]
     pub(crate) fn end(self) {
-        if matches!((&self.port, &self.made), (PortRef::Borrowed(_), Made::Taken)) {
+        debug_assert!(matches!(self.made, Made::Taken), "what is open is to be cancelled");
+        if matches!(self.port, PortRef::Borrowed(_)) {
             std::mem::forget(self);
         }
     }

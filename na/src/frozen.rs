@@ -205,7 +205,12 @@ pub fn arriving<T>(list: Vec<Frozen>, run: impl FnOnce() -> T) -> T {
 /// Decodes something, with the frozen memory that has [arrived](arriving) for it, if any.
 #[inline(always)]
 pub fn decoding<T>(decode: impl FnOnce() -> T) -> T {
-    let before = ARRIVES.get().then(|| Replaced::new(&DECODED, ARRIVED.take()));
+    if ARRIVES.get() { decoding_arrived(decode) } else { decode() }
+}
+
+#[cold]
+fn decoding_arrived<T>(decode: impl FnOnce() -> T) -> T {
+    let before = Replaced::new(&DECODED, ARRIVED.take());
     let decoded = decode();
     drop(before);
     decoded
