@@ -51,7 +51,6 @@ mod choice;
 mod domain;
 #[expect(unsafe_code, reason = "calls into a C library")]
 mod fabric;
-mod flushing;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
 mod leftovers;

@@ -21,9 +21,8 @@ use watchdog::in_time;
 use crate::{
     domain::{OfiDomain, context_of},
     fabric::{Endpoint, Event},
-    flushing::see_off,
     shared::Shared,
-    transport::{Ofi, OfiContext},
+    transport::{Ofi, OfiContext, flushing::see_off},
     wire::{Greeting, KEY},
 };
 

@@ -1,5 +1,7 @@
 //! How a context reaches its peers by libfabric: what [`hg_na_frames`] asks of a transport.
 
+pub(crate) mod flushing;
+
 use std::{
     io, mem,
     net::IpAddr,
@@ -14,10 +16,10 @@ use hg_na_memory::Held;
 use hg_na_parts::{Flush, regions::random};
 use rustc_hash::FxHashMap;
 
+use self::flushing::Awaited;
 use crate::{
     address::{LOCAL, target},
     fabric::{Arrival, Endpoint, Event, Fault, Handed},
-    flushing::{self, Awaited},
     leftovers::{clear_up, is_of_other_user},
     shared::Shared,
     stall::{ASK_AFTER, Next, Stall, Starvation},
@@ -94,11 +96,11 @@ pub(crate) struct Ofi {
     /// Moves that libfabric makes for transfers of peers, by number.
     moves: FxHashMap<u64, (Peer, u64)>,
     last_move: u64,
-    pub(crate) flush: Flush,
+    flush: Flush,
     /// There once all that a flush is of was handed over.
     pub(crate) awaited: Option<Awaited>,
     /// The next frame is lent, so that its end tells that of all before it.
-    pub(crate) asks: bool,
+    asks: bool,
     /// Somebody waits for others.
     starvation: Option<Starvation>,
     /// The address for whose frames others wait too long, and the count of frames that have moved of then.
@@ -531,7 +533,7 @@ fn frame_came(context: &mut OfiContext, frame: &Frame) {
 }
 
 /// A flight has landed: its message was sent, or its connection is broken.
-pub(crate) fn flight_landed(context: &mut OfiContext, note: u64, fault: Option<Fault>) {
+fn flight_landed(context: &mut OfiContext, note: u64, fault: Option<Fault>) {
     let Some(flight) = context.transport.landed(note) else { return };
     let Some(link) = context.links.find(flight.peer) else { return };
     match fault {

@@ -14,7 +14,6 @@ use uuid::Uuid;
 
 use crate::{
     Way,
-    domain::RouteDomain,
     held::Held,
     marks::{Mark, Marks},
     moves::Moves,
@@ -39,6 +38,16 @@ pub(crate) enum At {
     Network(Peer),
     /// It took the network, and is gone.
     Gone,
+}
+
+/// What all contexts of one domain have in common.
+pub(crate) struct Common {
+    /// Of the local plugin, and of the network.
+    pub(crate) schemes: [String; 2],
+    /// Whether each has views.
+    pub(crate) views: [bool; 2],
+    /// The least of both.
+    pub(crate) caps: Caps,
 }
 
 /// A context of both plugins.
@@ -100,7 +109,7 @@ impl RouteContext {
     /// # Errors
     /// [`Error::BadAddress`] when their addresses do not fit into one.
     pub(crate) fn new(
-        domain: &RouteDomain,
+        common: Common,
         uid: &Uid,
         local: Box<dyn Context>,
         network: (Box<dyn Context>, bool),
@@ -109,11 +118,11 @@ impl RouteContext {
         let network = Network::new(network, waiter.is_joined());
         Ok(Self {
             address: uid.address()?,
-            node: domain.node,
-            schemes: [domain.local_scheme.clone(), domain.network_scheme.clone()],
+            node: uid.node,
+            schemes: common.schemes,
             parts: Parts::default(),
-            views: [domain.local.caps().views, domain.network.caps().views],
-            caps: domain.caps.clone(),
+            views: common.views,
+            caps: common.caps,
             local,
             network,
             waiter: Arc::new(waiter),

@@ -5,7 +5,13 @@ use std::sync::Arc;
 use hg_na::{Address, Caps, Context, Domain, Error, Memory, Region, Rights, Sleep, Waiter};
 use uuid::Uuid;
 
-use crate::{caps, context::RouteContext, region::RouteRegion, uid::Uid, waiter::RouteWaiter};
+use crate::{
+    caps,
+    context::{Common, RouteContext},
+    region::RouteRegion,
+    uid::Uid,
+    waiter::RouteWaiter,
+};
 
 /// A domain of two.
 #[derive(Debug)]
@@ -96,7 +102,12 @@ impl Domain for RouteDomain {
             local: local.address().clone(),
             network: network.address().clone(),
         };
-        let context = RouteContext::new(self, &uid, local, (network, is_marked), waiter)?;
+        let common = Common {
+            schemes: [self.local_scheme.clone(), self.network_scheme.clone()],
+            views: [self.local.caps().views, self.network.caps().views],
+            caps: self.caps.clone(),
+        };
+        let context = RouteContext::new(common, &uid, local, (network, is_marked), waiter)?;
         Ok(Box::new(context))
     }
 

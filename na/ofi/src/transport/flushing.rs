@@ -14,19 +14,17 @@ use hg_na_frames::FramedContext;
 use hg_na_link::exchange::{self, Step};
 use rustc_hash::FxHashMap;
 
-use crate::{
-    fabric::{Event, Fault},
-    transport::{OfiContext, flight_landed},
-};
+use super::{OfiContext, flight_landed};
+use crate::fabric::{Event, Fault};
 
 /// How long closing waits for what libfabric still has.
 const CLOSE_WAITS: Duration = Duration::from_secs(1);
 
 /// Messages that a flush waits for: of each address the last one's number.
-pub(crate) type Awaited = FxHashMap<u64, u64>;
+pub(super) type Awaited = FxHashMap<u64, u64>;
 
 /// Whether everything that was posted before the first question has gone.
-pub(crate) fn flush(context: &mut OfiContext) -> bool {
+pub(super) fn flush(context: &mut OfiContext) -> bool {
     let (mut flush, mut broken) = (mem::take(&mut context.transport.flush), Vec::new());
     let is_over = flush.ask(context.links.serial(), |to| {
         let is_in_flight = context.transport.carries_up_to(to);
@@ -77,7 +75,7 @@ fn has_gone(context: &mut OfiContext, broken: &mut Vec<(u32, Fault)>) -> bool {
 }
 
 /// Sees off what libfabric still has, for a bounded time, and says goodbye to everybody.
-pub(crate) fn close(context: &mut OfiContext) {
+pub(super) fn close(context: &mut OfiContext) {
     see_off(context, Instant::now() + CLOSE_WAITS);
     let all: Vec<_> = context.links.iter().map(|link| link.peer.index()).collect();
     all.into_iter().for_each(|place| context.say_goodbye(place));
