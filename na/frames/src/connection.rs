@@ -38,9 +38,7 @@ pub enum Phase {
         until: Option<u64>,
         /// When it began.
         since: Instant,
-        /// Frames that had come then...
-        first: u64,
-        /// ... and so far...
+        /// Frames that have come so far...
         seen: u64,
         /// ... and rounds without one.
         quiet: u32,

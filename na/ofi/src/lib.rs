@@ -59,11 +59,7 @@ mod offered;
 mod plugin;
 mod settings;
 mod shared;
-mod stall;
-#[cfg(test)]
-mod tests;
 mod transport;
-mod vector;
 mod wire;
 
 #[cfg(feature = "fuzzing")]
