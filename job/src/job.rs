@@ -162,8 +162,6 @@ impl Job {
         if let Some(link) = &self.inner.link {
             link.abort(code, why);
         }
-        // The hub says what is left to say, and its thread ends.
-        drop(self.ending().hub.take());
         match &mut self.ending().launcher {
             Some(Launcher::Pmi(client)) => client.abort(code, why),
             Some(Launcher::Pmix(client)) => client.abort(code, why),
@@ -180,14 +178,13 @@ impl Job {
     pub fn leave(self) -> Result<(), Error> {
         let Some(link) = &self.inner.link else { return Ok(()) };
         link.leave()?;
-        let mut ending = self.ending();
-        if let Some(hub) = ending.hub.take()
-            && !hub.wait(self.inner.wait)
-        {
+        // Not under the lock: another thread may abort meanwhile.
+        let hub = self.ending().hub.take();
+        if hub.is_some_and(|hub| !hub.wait(self.inner.wait)) {
             return Err(Error::StillHere { within: self.inner.wait });
         }
         // MPI says goodbye itself, and may still have something to say before.
-        match &mut ending.launcher {
+        match &mut self.ending().launcher {
             Some(Launcher::Pmi(client)) if !foreign::uses_mpi() => client.finalize(),
             Some(Launcher::Pmix(client)) => client.finalize(),
             Some(Launcher::Pmi(_)) | None => Ok(()),

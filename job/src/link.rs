@@ -419,6 +419,10 @@ impl Link {
         }
         // The hub tells everybody, this rank too: then it has heard.
         let _ = self.wait(until, |_| None::<()>);
+        // One that is here says what is left to say.
+        if let Some(hub) = &self.shared.here {
+            hub.part();
+        }
     }
 
     /// Says goodbye. Fails if the job is broken already.

@@ -28,6 +28,7 @@ job-probe [OPTION]...: joins the job that it was started in, tries it, prints wh
   --stop RANK@POINT   that rank stops itself there
   --fork RANK@POINT   that rank forks a child there that goes on for 15 seconds
   --abort RANK        that rank aborts with status 7 after the rounds
+  --leave-abort RANK  the same while another thread of it leaves
   --again             join once more, before and after leaving, and say what comes of it
   --pids              print `RANK PID` at once on standard error";
 
@@ -46,6 +47,7 @@ struct Options {
     stop: Option<Act>,
     fork: Option<Act>,
     abort: Option<u32>,
+    leave_abort: Option<u32>,
     again: bool,
     pids: bool,
 }
@@ -113,6 +115,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Options, String> {
             "--stop" => options.stop = Some(act(value()?)?),
             "--fork" => options.fork = Some(act(value()?)?),
             "--abort" => options.abort = Some(number(value()?)?),
+            "--leave-abort" => options.leave_abort = Some(number(value()?)?),
             "--again" => options.again = true,
             "--pids" => options.pids = true,
             _ => return Err(format!("{word}: no such option")),
@@ -233,6 +236,14 @@ fn be_a_rank(options: &Options) -> Result<(), Error> {
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
     if options.again {
         join_again();
+    }
+    options.act(Some(job.rank()), "leaving");
+    if options.leave_abort == Some(job.rank()) {
+        let leaving = job.clone();
+        std::thread::spawn(move || leaving.leave());
+        // Long enough for it to wait for the others; the outcome is the same where it does not yet.
+        std::thread::sleep(Duration::from_millis(200));
+        job.abort(7, "asked to");
     }
     job.leave()?;
     if options.again {

@@ -218,6 +218,19 @@ fn ranks_that_met_in_a_folder_all_end_with_the_status_of_an_abort() {
 }
 
 #[test]
+fn a_rank_0_that_waits_for_others_to_leave_aborts_at_once() {
+    let folder = Folder::new("leave-abort");
+    // `exec`: what is killed at the end is the stopped rank itself, which rank 0 would wait for.
+    let script = format!(
+        "(HG_JOB_RANK=1 exec {PROBE} --stop 1@leaving) & HG_JOB_RANK=0 timeout 20 {PROBE} --leave-abort 0; echo ended $?; kill -9 $!"
+    );
+    let at = format!("dir:{}", folder.text());
+    let outcome = run("sh", &["-c", &script], &[("HG_JOB_RENDEZVOUS", &at), ("HG_JOB_SIZE", "2")]);
+    assert_eq!(outcome.ends(), [7], "{}", outcome.all());
+    assert_eq!(outcome.count("rank 0 aborts the job: asked to"), 1, "{}", outcome.all());
+}
+
+#[test]
 fn ranks_meet_in_a_folder_and_at_an_address() {
     let folder = Folder::new("meet");
     let at = format!("dir:{}", folder.text());
