@@ -3,6 +3,12 @@
 /// What to write instead of a scheme that no transport of this build takes; `known` are those that one takes.
 pub(crate) fn advice(scheme: &str, known: &[String]) -> Option<String> {
     let lower = scheme.to_ascii_lowercase();
+    if lower == "verbs" && !is_built("verbs") {
+        // Mercury's name for libfabric's provider, too.
+        let through = known.iter().any(|it| it == "ofi+verbs");
+        let through = if through { "; `ofi+verbs://` goes through libfabric" } else { "" };
+        return Some(format!("{}{through}", without("verbs")));
+    }
     // Mercury names the layer above the provider, too, as in `ofi+verbs;ofi_rxm`.
     let plain = lower.split(';').next().unwrap_or(&lower);
     let transport = plain.strip_prefix("na+").unwrap_or(plain);
@@ -14,17 +20,19 @@ pub(crate) fn advice(scheme: &str, known: &[String]) -> Option<String> {
         return Some(format!("write `{meant}://` instead"));
     }
     let lacking = |name: &str| {
-        let feature = FEATURES.iter().find(|(prefix, _)| {
+        let is_meant = |prefix: &str| {
             name.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || prefix.ends_with('+'))
-        });
-        feature.filter(|(_, feature)| !is_built(feature)).map(|(_, feature)| *feature)
+        };
+        let lacking = |it: &&(&str, &str)| is_meant(it.0) && !is_built(it.1);
+        FEATURES.iter().find(lacking).map(|(_, feature)| *feature)
     };
     // Not every name is one of libfabric's: only those that the feature would bring.
     let is_named = |name: &&str| *name != of_libfabric || PROVIDERS.contains(&transport);
-    candidates
-        .filter(is_named)
-        .find_map(lacking)
-        .map(|feature| format!("this build is without the feature `{feature}` of `hydrargyrum`"))
+    candidates.filter(is_named).find_map(lacking).map(without)
+}
+
+fn without(feature: &str) -> String {
+    format!("this build is without the feature `{feature}` of `hydrargyrum`")
 }
 
 /// Whether this build has a feature.
@@ -34,6 +42,7 @@ fn is_built(feature: &str) -> bool {
         "tcp" => cfg!(feature = "tcp"),
         "ofi" => cfg!(feature = "ofi"),
         "visor" => cfg!(feature = "visor"),
+        "verbs" => cfg!(feature = "verbs"),
         _ => cfg!(feature = "sm-routing"),
     }
 }
@@ -55,8 +64,14 @@ const MERCURY: [(&str, &str); 12] = [
 ];
 
 /// What a scheme begins with, and the feature that brings it.
-const FEATURES: [(&str, &str); 5] =
-    [("ofi+", "ofi"), ("sm+", "sm-routing"), ("sm", "sm"), ("tcp", "tcp"), ("visor", "visor")];
+const FEATURES: [(&str, &str); 6] = [
+    ("ofi+", "ofi"),
+    ("sm+verbs", "verbs"),
+    ("sm+", "sm-routing"),
+    ("sm", "sm"),
+    ("tcp", "tcp"),
+    ("visor", "visor"),
+];
 
 /// The providers of libfabric that the feature `ofi` brings.
 const PROVIDERS: [&str; 12] =
@@ -94,13 +109,26 @@ mod tests {
     fn what_this_build_lacks_is_named_by_its_feature() {
         let expected = (!cfg!(feature = "ofi"))
             .then(|| "this build is without the feature `ofi` of `hydrargyrum`".to_owned());
-        for brought in
-            ["ofi+tcp", "verbs", "verbs;ofi_rxm", "na+shm", "ucx+all", "OFI+CXI", "ofi+gni"]
-        {
+        for brought in ["ofi+tcp", "verbs;ofi_rxm", "na+shm", "ucx+all", "OFI+CXI", "ofi+gni"] {
             assert_eq!(advice(brought, &[]), expected, "{brought}");
         }
         for nonsense in ["foo", "http", "na+foo", "nothing"] {
             assert_eq!(advice(nonsense, &[]), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn verbs_without_libfabric_are_named_by_their_feature() {
+        let expected = (!cfg!(feature = "verbs"))
+            .then(|| "this build is without the feature `verbs` of `hydrargyrum`".to_owned());
+        assert_eq!(advice("verbs", &[]), expected.clone().or_else(|| advice("verbs;ofi_rxm", &[])));
+        if cfg!(feature = "sm-routing") {
+            assert_eq!(advice("sm+verbs", &[]), expected);
+        }
+        if let Some(expected) = expected {
+            let known = ["ofi+verbs".to_owned()];
+            let expected = format!("{expected}; `ofi+verbs://` goes through libfabric");
+            assert_eq!(advice("VERBS", &known), Some(expected));
         }
     }
 
