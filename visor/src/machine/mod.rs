@@ -11,8 +11,6 @@ mod idle;
 mod opening;
 mod party;
 #[cfg(test)]
-mod simulation_tests;
-#[cfg(test)]
 mod tests;
 
 use std::{

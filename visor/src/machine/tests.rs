@@ -1,4 +1,6 @@
-//! Single decisions of the switch; what random events come to is `super::simulation_tests`'s.
+//! Single decisions of the switch; what random events come to is `simulation`'s.
+
+mod simulation;
 
 use std::time::{Duration, Instant};
 

@@ -20,10 +20,12 @@ use std::{
 use drains::Drain;
 use hg_na::{Address, GoneReason, Identity, Message};
 
-use super::{Effect, IDLE, PartyKey, Quota, Switch};
-use crate::wire::{
-    FRAME_MAX, FRAME_MIN, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, cost,
-    frame_len,
+use crate::{
+    machine::{Effect, IDLE, PartyKey, Quota, Switch},
+    wire::{
+        FRAME_MAX, FRAME_MIN, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, cost,
+        frame_len,
+    },
 };
 
 const QUOTA: Quota = Quota { weight: 1, connections: 6 };
