@@ -87,7 +87,7 @@ impl VisorContext {
                 } else if let Some(link) = self.links.find(peer)
                     && let Some(word) = link.way.taken(frame.len())
                 {
-                    self.say(word);
+                    self.session.say(word);
                 }
                 Ok(())
             }
@@ -128,7 +128,7 @@ impl VisorContext {
             self.opened -= 1;
         }
         if let Place::Link(peer) = place {
-            self.say(wire::close(id, &GoneReason::Closed));
+            self.session.say(wire::close(id, &GoneReason::Closed));
             self.end(peer, reason);
         }
         self.ask();

@@ -32,29 +32,24 @@ const WEIGHT_MAX: u32 = 1000;
 
 /// Everything that a daemon is told.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default = "nowhere")]
 pub struct Config {
     /// Its name in shared memory.
-    #[serde(default = "name")]
     pub name: String,
     /// What it opens in the network.
     pub network: String,
     /// Settings of the network's plugin.
-    #[serde(default)]
     pub network_settings: BTreeMap<String, String>,
     /// Processes that may be connected at a time.
-    #[serde(default = "count")]
     pub max_applications: u32,
     /// Connections that an application may open, and as many that it may accept.
-    #[serde(default = "count")]
     pub connections: u32,
     /// Milliseconds until a connection to another daemon is closed that carries nothing.
-    #[serde(default = "idle_ms")]
     pub network_idle_ms: u64,
     /// Where figures are served over HTTP, to whoever connects there.
     pub metrics: Option<SocketAddr>,
     /// Other users that may connect, or shares and limits of any.
-    #[serde(default, rename = "user")]
+    #[serde(rename = "user")]
     pub users: Vec<User>,
     /// The socket where applications come, if whoever starts it has made that already.
     #[serde(skip)]
@@ -74,16 +69,8 @@ pub struct User {
     pub connections: Option<u32>,
 }
 
-fn name() -> String {
-    NAME.to_owned()
-}
-
-fn count() -> u32 {
-    1024
-}
-
-fn idle_ms() -> u64 {
-    u64::try_from(IDLE.as_millis()).unwrap_or(u64::MAX)
+fn nowhere() -> Config {
+    Config::over("")
 }
 
 fn one() -> u32 {
@@ -95,12 +82,12 @@ impl Config {
     #[must_use]
     pub fn over(network: &str) -> Self {
         Self {
-            name: name(),
+            name: NAME.to_owned(),
             network: network.to_owned(),
             network_settings: BTreeMap::new(),
-            max_applications: count(),
-            connections: count(),
-            network_idle_ms: idle_ms(),
+            max_applications: 1024,
+            connections: 1024,
+            network_idle_ms: u64::try_from(IDLE.as_millis()).unwrap_or(u64::MAX),
             metrics: None,
             users: Vec::new(),
             listen_fd: None,
@@ -118,11 +105,12 @@ impl Config {
         if !weights.into_iter().all(|weight| (1..=WEIGHT_MAX).contains(&weight)) {
             return Err(bad(format!("a weight is 1 to {WEIGHT_MAX}")));
         }
-        if config.connections == 0 || config.max_applications == 0 {
-            return Err(bad("limits are 1 at least".to_owned()));
+        if config.network.is_empty() {
+            return Err(bad("it names no network".to_owned()));
         }
-        if config.network_idle_ms == 0 {
-            return Err(bad("network-idle-ms is 1 at least".to_owned()));
+        if [config.connections, config.max_applications].contains(&0) || config.network_idle_ms == 0
+        {
+            return Err(bad("limits and network-idle-ms are 1 at least".to_owned()));
         }
         Ok(config)
     }

@@ -14,7 +14,7 @@ use crate::{
     address::Target,
     session::{Event, Session},
     settings::{LIMITS, MESSAGE_MAX},
-    shared::Shared,
+    shared::{Shared, Taken},
     way::{Links, State, Way, is_open},
     wire::{self, Header, Kind, next_id},
 };
@@ -56,6 +56,7 @@ pub(crate) struct VisorContext {
     flush: Flush,
     /// The queues' part of the flush is over.
     is_flushed_here: bool,
+    /// What came with the welcome; then memory for those of a round.
     events: Vec<Event>,
 }
 
@@ -64,8 +65,7 @@ impl VisorContext {
     pub(crate) fn new(
         shared: Arc<Shared>,
         id: u8,
-        session: Session,
-        (address, quota): (Address, u32),
+        (session, address, quota, events): Taken,
     ) -> Self {
         Self {
             shared,
@@ -84,7 +84,7 @@ impl VisorContext {
             finished: Vec::new(),
             flush: Flush::default(),
             is_flushed_here: false,
-            events: Vec::new(),
+            events,
         }
     }
 
@@ -137,7 +137,7 @@ impl VisorContext {
             self.places.insert(id, Place::Link(peer));
             self.opened += 1;
             let target = target.as_ref().map_or("", Address::as_str);
-            self.say(Header::new(Kind::Open, id, 0).frame(target.as_bytes()));
+            self.session.say(Header::new(Kind::Open, id, 0).frame(target.as_bytes()));
         }
     }
 
@@ -162,7 +162,7 @@ impl VisorContext {
         {
             *place = Place::Closing;
             let frame = wire::close(link.way.id, &GoneReason::Closed);
-            self.say(frame);
+            self.session.say(frame);
         }
     }
 }
@@ -269,7 +269,7 @@ impl Context for VisorContext {
     fn may_sleep(&mut self) -> bool {
         let has_work = !self.busy.is_empty() && !self.session.is_blocked();
         let is_idle = self.finished.is_empty() && !self.links.has_admissible() && !has_work;
-        is_idle && self.session.may_sleep()
+        is_idle && self.events.is_empty() && self.session.may_sleep()
     }
 
     fn identity(&self, peer: Peer) -> Identity {

@@ -40,11 +40,9 @@ const FLUSH_LOOK: Duration = Duration::from_millis(10);
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// Which of its two contexts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Local,
-    Network,
-}
+type Way = usize;
+const LOCAL: Way = 0;
+const NETWORK: Way = 1;
 
 /// One of its two contexts, and who is who there.
 #[derive(Debug)]
@@ -68,10 +66,9 @@ struct Leg {
 pub struct Daemon {
     config: Config,
     switch: Switch,
-    local: Side,
-    network: Side,
+    /// By [`Way`].
+    sides: [Side; 2],
     legs: FxHashMap<PartyKey, Leg>,
-    address: Address,
     /// Of both sides.
     waiter: Arc<dyn Waiter>,
     stop: Arc<AtomicBool>,
@@ -139,7 +136,7 @@ impl Daemon {
             _ => network.waiter(),
         };
         let address = network.address().clone();
-        let mut switch = Switch::new(address.clone(), Some(nix::unistd::geteuid().as_raw()));
+        let mut switch = Switch::new(address, Some(nix::unistd::geteuid().as_raw()));
         switch.limits = [config.max_applications, config.connections];
         switch.idle = Duration::from_millis(config.network_idle_ms);
         switch.frame_max = caps.max_unexpected.min(FRAME_MAX);
@@ -149,10 +146,8 @@ impl Daemon {
         Ok(Self {
             switch,
             config,
-            local: Side { context: local, parties: FxHashMap::default() },
-            network: Side { context: network, parties: FxHashMap::default() },
+            sides: [local, network].map(|context| Side { context, parties: FxHashMap::default() }),
             legs: FxHashMap::default(),
-            address,
             waiter,
             metrics,
             stop: Arc::default(),
@@ -164,7 +159,7 @@ impl Daemon {
     /// Its address in the network, which is part of its applications' addresses.
     #[must_use]
     pub fn address(&self) -> &Address {
-        &self.address
+        self.sides[NETWORK].context.address()
     }
 
     /// What ends [`Daemon::run`] from another thread.
@@ -210,9 +205,9 @@ impl Daemon {
         self.switch.handle_timeout(now);
         let mut moved = false;
         // The network last: it sends at the beginning of its round.
-        for way in [Way::Local, Way::Network] {
+        for way in [LOCAL, NETWORK] {
             let mut batch = std::mem::take(&mut self.batch);
-            moved |= self.side(way).context.progress(now, &mut batch)?;
+            moved |= self.sides[way].context.progress(now, &mut batch)?;
             for completion in batch.drain(..) {
                 self.take(way, completion);
             }
@@ -224,13 +219,6 @@ impl Daemon {
             metrics.answer(|| self.switch.status());
         }
         Ok(moved)
-    }
-
-    fn side(&mut self, way: Way) -> &mut Side {
-        match way {
-            Way::Local => &mut self.local,
-            Way::Network => &mut self.network,
-        }
     }
 
     fn take(&mut self, way: Way, completion: Completion) {
@@ -249,12 +237,12 @@ impl Daemon {
                 }
             }
             Completion::Room { peer } => {
-                if let Some(Some(key)) = self.side(way).parties.get(&peer).copied() {
+                if let Some(Some(key)) = self.sides[way].parties.get(&peer).copied() {
                     self.switch.has_room(key);
                 }
             }
             Completion::Gone { peer, reason } => {
-                if let Some(Some(key)) = self.side(way).parties.remove(&peer) {
+                if let Some(Some(key)) = self.sides[way].parties.remove(&peer) {
                     self.legs.remove(&key);
                     self.switch.gone(key, &reason);
                 }
@@ -266,23 +254,22 @@ impl Daemon {
 
     /// Who has sent something: a newcomer, maybe.
     fn party(&mut self, way: Way, peer: Peer) -> Option<PartyKey> {
-        if let Some(known) = self.side(way).parties.get(&peer) {
+        if let Some(known) = self.sides[way].parties.get(&peer) {
             return *known;
         }
-        let key = match way {
-            Way::Local => {
-                let identity = self.local.context.identity(peer);
-                let quota = self.config.quota(&identity);
-                self.switch.arrived(identity, quota)
-            }
-            Way::Network => self.switch.node_arrived(),
+        let key = if way == NETWORK {
+            self.switch.node_arrived()
+        } else {
+            let identity = self.sides[LOCAL].context.identity(peer);
+            let quota = self.config.quota(&identity);
+            self.switch.arrived(identity, quota)
         };
         self.meet(way, peer, key);
         Some(key)
     }
 
     fn meet(&mut self, way: Way, peer: Peer, key: PartyKey) {
-        self.side(way).parties.insert(peer, Some(key));
+        self.sides[way].parties.insert(peer, Some(key));
         self.legs.insert(key, Leg { way, peer, held: 0 });
     }
 
@@ -292,15 +279,15 @@ impl Daemon {
         while let Some(effect) = self.switch.next_effect() {
             moved = true;
             match effect {
-                Effect::Dial(key, address) => match self.network.context.lookup(&address) {
-                    Ok(peer) => match self.network.parties.get(&peer).copied() {
+                Effect::Dial(key, address) => match self.sides[NETWORK].context.lookup(&address) {
+                    Ok(peer) => match self.sides[NETWORK].parties.get(&peer).copied() {
                         // The network takes several spellings of an address for one.
                         Some(Some(known)) => self.switch.is_known(key, known),
                         Some(None) => {
                             let why = "its last connection is just being closed: call again";
                             self.switch.gone(key, &GoneReason::Unreachable(why.into()));
                         }
-                        None => self.meet(Way::Network, peer, key),
+                        None => self.meet(NETWORK, peer, key),
                     },
                     Err(error) => {
                         let why = GoneReason::Unreachable(error.to_string().into());
@@ -311,7 +298,7 @@ impl Daemon {
                     let Some(Leg { way, peer, .. }) = self.legs.get(&key).copied() else {
                         continue;
                     };
-                    let who = self.side(way).context.identity(peer);
+                    let who = self.sides[way].context.identity(peer);
                     tracing::warn!(?who, why, "disconnected");
                     self.disconnect(key);
                 }
@@ -329,7 +316,7 @@ impl Daemon {
     /// Whoever is there is heard no more.
     fn disconnect(&mut self, key: PartyKey) {
         if let Some(Leg { way, peer, .. }) = self.legs.remove(&key) {
-            let side = self.side(way);
+            let side = &mut self.sides[way];
             side.parties.insert(peer, None);
             side.context.forget(peer);
         }
@@ -349,7 +336,7 @@ impl Daemon {
                 }
                 moved = true;
             }
-            self.switch.yields(key);
+            self.switch.list(key);
         }
         moved
     }
@@ -357,17 +344,13 @@ impl Daemon {
     /// Hands one frame to its leg; `false`: it takes none now.
     fn hand(&mut self, key: PartyKey, Outgoing { frame, follows }: Outgoing) -> bool {
         let Some(leg) = self.legs.get_mut(&key) else { return false };
-        let side = match leg.way {
-            Way::Local => &mut self.local,
-            Way::Network => &mut self.network,
-        };
         if leg.held >= HELD_MAX {
             self.switch.put_back(key, Outgoing { frame, follows });
             return false;
         }
         let count = count_of(&frame);
         let op = Op::SendUnexpected { to: leg.peer, message: frame };
-        match side.context.post(token(key, count), op) {
+        match self.sides[leg.way].context.post(token(key, count), op) {
             Ok(_) => {
                 leg.held += count;
                 self.switch.left(follows);
@@ -384,11 +367,10 @@ impl Daemon {
 
     /// Sleeps until something comes, unless something is there.
     fn sleep(&mut self, limit: Option<Duration>) -> Result<(), Error> {
-        if !self.local.context.may_sleep() || !self.network.context.may_sleep() {
+        if !self.sides.iter_mut().all(|side| side.context.may_sleep()) {
             return Ok(());
         }
-        let deadlines = [self.local.context.next_deadline(), self.network.context.next_deadline()];
-        let due = deadlines.into_iter().flatten().min();
+        let due = self.sides.iter().filter_map(|side| side.context.next_deadline()).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
         self.waiter.wait([left, limit].into_iter().flatten().min())
     }
@@ -396,14 +378,15 @@ impl Daemon {
     /// Ends what is left. What was sent arrives, although this process ends.
     fn flush(&mut self) -> Result<(), Error> {
         self.switch.end();
-        let (mut local, mut network) = (false, false);
+        let mut has_left = [false; 2];
         let end = Instant::now() + FLUSH_MAX;
         // Acquire: as in `run`.
-        while !(local && network || self.stop.load(Ordering::Acquire)) && Instant::now() < end {
+        while has_left != [true; 2] && !self.stop.load(Ordering::Acquire) && Instant::now() < end {
             // What waits here is handed over first.
             let is_handed = self.switch.bytes() == 0;
-            local = local || is_handed && self.local.context.flush();
-            network = network || is_handed && self.network.context.flush();
+            for (side, has_left) in self.sides.iter_mut().zip(&mut has_left) {
+                *has_left = *has_left || is_handed && side.context.flush();
+            }
             if !self.round(Instant::now())? {
                 self.sleep(Some(FLUSH_LOOK))?;
             }

@@ -83,8 +83,8 @@ impl Domain for VisorDomain {
             if id == 0 { ids.first.take() } else { None }
         };
         let taken = kept.map_or_else(|| shared.greet(id), |kept| Ok(*kept));
-        let (session, address, quota) = taken.inspect_err(|_| shared.closed(id))?;
-        Ok(Box::new(VisorContext::new(Arc::clone(shared), id, session, (address, quota))))
+        let taken = taken.inspect_err(|_| shared.closed(id))?;
+        Ok(Box::new(VisorContext::new(Arc::clone(shared), id, taken)))
     }
 
     fn address_of(&self, context: &Address, id: u8) -> Option<Address> {

@@ -1,6 +1,6 @@
 //! Frames out: messages and transfers, as windows, credits and the daemon allow.
 
-use hg_na::{Error, GoneReason, Message, Peer, QUIET, Reached};
+use hg_na::{Error, GoneReason, Peer, QUIET, Reached};
 use hg_na_link::{Lane, Piece};
 
 use crate::{
@@ -143,9 +143,6 @@ impl VisorContext {
         if !link.way.has_window(HEADER_LEN + len) {
             return Step::Idle;
         }
-        if self.session.has_waiting() || self.session.is_blocked() {
-            return Step::Blocked;
-        }
         let Some(mut frame) = self.session.message(HEADER_LEN + len) else { return Step::Blocked };
         let header = Header { kind: Kind::Data, lane: sort as u8, id: link.way.id, word };
         let (head, body) = frame.as_mut_slice().split_at_mut(HEADER_LEN);
@@ -246,10 +243,5 @@ impl VisorContext {
             _ => {}
         }
         step
-    }
-
-    /// Says something about a connection that is no data.
-    pub(crate) fn say(&mut self, frame: Message) {
-        self.session.say(frame);
     }
 }

@@ -67,8 +67,6 @@ pub(crate) struct Session {
     /// The daemon takes nothing until it says so.
     is_blocked: bool,
     batch: Vec<Completion>,
-    /// What came with the welcome, for the next round.
-    early: Vec<Event>,
 }
 
 /// Opens what sessions are made in.
@@ -104,15 +102,9 @@ impl Session {
             waiting: VecDeque::new(),
             is_blocked: false,
             batch: Vec::new(),
-            early: Vec::new(),
         };
         session.greet()?;
         Ok(session)
-    }
-
-    /// These are told in the next round.
-    pub(crate) fn keep(&mut self, events: impl Iterator<Item = Event>) {
-        self.early.extend(events);
     }
 
     /// What it sleeps on.
@@ -150,19 +142,16 @@ impl Session {
         self.is_blocked
     }
 
-    /// Whether frames of the protocol's own wait.
-    pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
     fn post(&mut self, to: Peer, message: Message, token: Token) -> Result<OpId, Rejected> {
         self.local.post(token, Op::SendUnexpected { to, message })
     }
 
-    /// Memory for a frame.
+    /// Memory for a frame, when one can be sent.
     pub(crate) fn message(&mut self, len: usize) -> Option<Message> {
         match self.state {
-            State::Ready(peer) if !self.is_blocked => self.local.message(peer, len).ok(),
+            State::Ready(peer) if !self.is_blocked && self.waiting.is_empty() => {
+                self.local.message(peer, len).ok()
+            }
             _ => None,
         }
     }
@@ -212,8 +201,7 @@ impl Session {
         now: Instant,
         events: &mut Vec<Event>,
     ) -> Result<bool, Error> {
-        let mut found = !self.early.is_empty();
-        events.append(&mut self.early);
+        let mut found = !events.is_empty();
         if let State::Lost { until } = self.state
             && until <= now
         {
@@ -298,7 +286,7 @@ impl Session {
 
     /// Whether nothing is left to be done before a sleep.
     pub(crate) fn may_sleep(&mut self) -> bool {
-        self.early.is_empty() && self.local.may_sleep()
+        self.local.may_sleep()
     }
 
     /// Whether all that was handed over has left.

@@ -16,8 +16,8 @@ use crate::{
     wire::Refusal,
 };
 
-/// A session that the daemon has taken, by an address and with a quota.
-pub(crate) type Taken = (Session, Address, u32);
+/// A session that the daemon has taken, by an address and with a quota; and what came with the welcome.
+pub(crate) type Taken = (Session, Address, u32, Vec<Event>);
 
 /// What the contexts of one domain share.
 #[derive(Debug)]
@@ -67,10 +67,10 @@ impl Shared {
             let found = session.progress(now, &mut events)?;
             let mut come = events.drain(..);
             match come.next() {
+                // Who knows its name may have opened a connection already.
                 Some(Event::Ready(address, quota)) => {
-                    // Who knows its name may have opened a connection already.
-                    session.keep(come);
-                    return Ok((session, address, quota));
+                    let early = come.collect();
+                    return Ok((session, address, quota, early));
                 }
                 Some(Event::Refused(Refusal::NameInUse, _)) => {
                     return Err(Error::AddressInUse(Address::new(&format!("{SCHEME}://{name}"))?));
@@ -138,10 +138,9 @@ mod tests {
             daemon.post(QUIET, Op::SendUnexpected { to, message }).unwrap();
         }
         let end = Instant::now() + connect_timeout;
-        let (mut session, _, quota) = Shared::welcome(session, "it/0", end).unwrap();
+        let (mut session, _, quota, mut events) = Shared::welcome(session, "it/0", end).unwrap();
         assert_eq!(quota, 8);
-        assert!(!session.may_sleep(), "whoever sleeps now would not hear of it");
-        let mut events = Vec::new();
+        assert!(!session.may_sleep() || !events.is_empty(), "whoever sleeps now must know of it");
         while events.is_empty() {
             session.progress(Instant::now(), &mut events).unwrap();
         }

@@ -9,7 +9,7 @@ use hg_na_parts::credits::{Amount, Credits};
 use crate::{
     address::Target,
     settings::UNEXPECTED,
-    wire::{FRAME_MIN, HEADER_LEN, Header, Kind, RETURN_MIN, WINDOW, cost},
+    wire::{FRAME_MIN, HEADER_LEN, Header, Kind, RETURN_MIN, WINDOW, cost, numbered},
 };
 
 /// One peer of a context.
@@ -23,50 +23,33 @@ pub(crate) fn is_open(link: &Link) -> bool {
     link.way.state == State::Open && !link.has_ended()
 }
 
-/// What a `Data` frame is to the applications: its `lane`.
-///
-/// | lane | word | body |
-/// |---|---|---|
-/// | `Control`, `Unexpected` | 0 | the message |
-/// | `Expected` | tag | the message |
-/// | `Credit` | messages in the upper half, bytes in the lower | |
-/// | `Put`, `Get` | the initiator's number of the transfer | [`hg_na_link::Access`] |
-/// | `PutData`, `GetData` | the same | bytes in order; the last of a get end it |
-/// | `End` | the same | [`hg_na_link::Verdict`]: of every put, of a get that failed or had no byte |
-/// | `Cancel` | the same | |
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Sort {
-    Control = 1,
-    Expected,
-    Unexpected,
-    Credit,
-    Put,
-    Get,
-    PutData,
-    GetData,
-    End,
-    Cancel,
+numbered! {
+    /// What a `Data` frame is to the applications: its `lane`.
+    ///
+    /// | lane | word | body |
+    /// |---|---|---|
+    /// | `Control`, `Unexpected` | 0 | the message |
+    /// | `Expected` | tag | the message |
+    /// | `Credit` | messages in the upper half, bytes in the lower | |
+    /// | `Put`, `Get` | the initiator's number of the transfer | [`hg_na_link::Access`] |
+    /// | `PutData`, `GetData` | the same | bytes in order; the last of a get end it |
+    /// | `End` | the same | [`hg_na_link::Verdict`]: of every put, of a get that failed or had no byte |
+    /// | `Cancel` | the same | |
+    Sort {
+        Control = 1,
+        Expected,
+        Unexpected,
+        Credit,
+        Put,
+        Get,
+        PutData,
+        GetData,
+        End,
+        Cancel,
+    }
 }
 
-const SORTS: [Sort; 10] = [
-    Sort::Control,
-    Sort::Expected,
-    Sort::Unexpected,
-    Sort::Credit,
-    Sort::Put,
-    Sort::Get,
-    Sort::PutData,
-    Sort::GetData,
-    Sort::End,
-    Sort::Cancel,
-];
-
 impl Sort {
-    pub(crate) fn of(lane: u8) -> Option<Self> {
-        SORTS.into_iter().find(|known| *known as u8 == lane)
-    }
-
     pub(crate) fn of_message(lane: Lane) -> Self {
         match lane {
             Lane::Control => Self::Control,

@@ -48,50 +48,52 @@ pub(crate) fn frame_len(word: u64, most: usize) -> Result<usize, &'static str> {
     len.ok_or("a length of frames that was not offered")
 }
 
-/// What a frame is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    /// First frame of whoever comes.
-    Hello = 1,
-    /// The application is known by the address in the body.
-    Welcome,
-    /// It is not: [`Refusal`] in the word, a sentence in the body.
-    Refused,
-    /// Asks for a connection.
-    Open,
-    /// Somebody has opened a connection to the receiver.
-    Incoming,
-    /// The connection that was asked for is there.
-    Opened,
-    /// What an application sends to the other.
-    Data,
-    /// `Data` that costs so many bytes was taken.
-    Window,
-    /// The last frame of a connection: why.
-    Close,
-    /// Asks for a report.
-    Status,
-    /// Asks for an end in good order, in so many milliseconds at most; 0: in its own time.
-    Drain,
-    /// Text for whoever has asked; a word of 1: it is not as he wanted it.
-    Report,
-}
+/// An enum whose values are numbers on the wire, and are read from them.
+macro_rules! numbered {
+    ($(#[$about:meta])* $name:ident { $($(#[$each:meta])* $value:ident $(= $number:literal)?,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum $name { $($(#[$each])* $value $(= $number)?,)* }
 
-const KINDS: [Kind; 12] = [
-    Kind::Hello,
-    Kind::Welcome,
-    Kind::Refused,
-    Kind::Open,
-    Kind::Incoming,
-    Kind::Opened,
-    Kind::Data,
-    Kind::Window,
-    Kind::Close,
-    Kind::Status,
-    Kind::Drain,
-    Kind::Report,
-];
+        impl $name {
+            pub(crate) fn of(number: u8) -> Option<Self> {
+                [$(Self::$value),*].into_iter().find(|known| *known as u8 == number)
+            }
+        }
+    };
+}
+pub(crate) use numbered;
+
+numbered! {
+    /// What a frame is.
+    Kind {
+        /// First frame of whoever comes.
+        Hello = 1,
+        /// The application is known by the address in the body.
+        Welcome,
+        /// It is not: [`Refusal`] in the word, a sentence in the body.
+        Refused,
+        /// Asks for a connection.
+        Open,
+        /// Somebody has opened a connection to the receiver.
+        Incoming,
+        /// The connection that was asked for is there.
+        Opened,
+        /// What an application sends to the other.
+        Data,
+        /// `Data` that costs so many bytes was taken.
+        Window,
+        /// The last frame of a connection: why.
+        Close,
+        /// Asks for a report.
+        Status,
+        /// Asks for an end in good order, in so many milliseconds at most; 0: in its own time.
+        Drain,
+        /// Text for whoever has asked; a word of 1: it is not as he wanted it.
+        Report,
+    }
+}
 
 /// The first bytes of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,8 +131,7 @@ impl Header {
         let [kind, lane, 0, 0, i0, i1, i2, i3, word @ ..] = *head else {
             return Err("a frame with bytes that mean nothing");
         };
-        let kind = KINDS.into_iter().find(|known| *known as u8 == kind);
-        let kind = kind.ok_or("a frame of an unknown kind")?;
+        let kind = Kind::of(kind).ok_or("a frame of an unknown kind")?;
         if kind != Kind::Data && lane != 0 {
             return Err("a lane where there is none");
         }
@@ -208,23 +209,19 @@ impl<'a> Hello<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// Somebody else has the name.
-    NameInUse,
+    NameInUse = 1,
     /// The sentence says.
-    Other,
+    Other = 2,
 }
 
 impl Refusal {
     #[cfg(any(feature = "daemon", test))]
     pub(crate) fn frame(self, sentence: &str) -> Message {
-        let word = match self {
-            Self::NameInUse => 1,
-            Self::Other => 2,
-        };
-        Header::new(Kind::Refused, 0, word).frame(cut(sentence).as_bytes())
+        Header::new(Kind::Refused, 0, self as u64).frame(cut(sentence).as_bytes())
     }
 
     pub(crate) fn of(word: u64) -> Self {
-        if word == 1 { Self::NameInUse } else { Self::Other }
+        if word == Self::NameInUse as u64 { Self::NameInUse } else { Self::Other }
     }
 }
 

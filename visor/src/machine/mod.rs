@@ -162,7 +162,7 @@ impl Switch {
                 self.party(from)?.role = Role::Node(None);
                 Ok(())
             }
-            (Kind::Status, Role::Stranger) => self.report(from),
+            (Kind::Status, Role::Stranger) => self.answer(from, true, &self.status()),
             (Kind::Drain, Role::Stranger) => self.drain(from, header.word),
             (_, Role::Stranger | Role::Caller) => Err("a frame before the greeting"),
             (Kind::Open, Role::Application { .. }) => {
@@ -177,17 +177,7 @@ impl Switch {
             (Kind::Data, _) => self.data(from, header.id, frame),
             (Kind::Window, _) => self.window(from, header, frame),
             (Kind::Close, _) => self.closed_by(from, header, body),
-            (
-                Kind::Hello
-                | Kind::Welcome
-                | Kind::Refused
-                | Kind::Incoming
-                | Kind::Opened
-                | Kind::Status
-                | Kind::Drain
-                | Kind::Report,
-                _,
-            ) => Err("a frame that is not its sender's to send"),
+            _ => Err("a frame that is not its sender's to send"),
         }
     }
 
@@ -260,8 +250,8 @@ impl Switch {
         self.list(to);
     }
 
-    /// Lists a party with something to be sent.
-    fn list(&mut self, key: PartyKey) {
+    /// Lists a party with something to be sent, behind the others.
+    pub(crate) fn list(&mut self, key: PartyKey) {
         if let Some(party) = self.parties.get_mut(&key)
             && !party.is_listed
             && !party.is_blocked
@@ -312,11 +302,6 @@ impl Switch {
         }
     }
 
-    /// It has had its turn: the others come first.
-    pub(crate) fn yields(&mut self, party: PartyKey) {
-        self.list(party);
-    }
-
     /// A leg takes frames again.
     pub(crate) fn has_room(&mut self, key: PartyKey) {
         if let Some(party) = self.parties.get_mut(&key) {
@@ -328,11 +313,6 @@ impl Switch {
     /// What is to be done.
     pub(crate) fn next_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
-    }
-
-    fn report(&mut self, to: PartyKey) -> Result<(), Wrong> {
-        let status = self.status();
-        self.answer(to, true, &status)
     }
 
     /// What it does, as JSON.

@@ -9,10 +9,7 @@ use std::{
     collections::VecDeque,
     io::{ErrorKind, Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    os::{
-        fd::{AsFd as _, BorrowedFd},
-        unix::net::UnixStream,
-    },
+    os::{fd::AsFd as _, unix::net::UnixStream},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -38,7 +35,7 @@ const FRESH: Duration = Duration::from_millis(100);
 const ANSWER: Duration = Duration::from_secs(2);
 /// How long nobody is accepted once the kernel has refused, for want of descriptors, say.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of a client's that are read for nothing after the answer, so that closing does not take that from it.
+/// Bytes of a client's that are read for nothing after the answer.
 const LEFTOVER: usize = 64 << 10;
 
 /// The daemon's half.
@@ -156,7 +153,7 @@ impl Server {
             let mut told = told[2..].iter();
             self.clients.retain_mut(|client| {
                 let is_told = told.next().copied().unwrap_or(false);
-                now < client.until && !(is_told && client.goes_on(&mut self.desk).is_break())
+                now < client.until && (!is_told || client.goes_on(&mut self.desk))
             });
             self.accept(now);
         }
@@ -165,14 +162,15 @@ impl Server {
     /// Waits until something can be done: of the end, of the listener, of each client.
     fn wait(&self) -> Result<Vec<bool>, nix::errno::Errno> {
         let now = Instant::now();
-        let watch = |fd, flags| PollFd::new(fd, flags);
         let paused = self.accepts_at > now;
         let listens = if paused { PollFlags::empty() } else { PollFlags::POLLIN };
         let mut fds: Vec<PollFd<'_>> = vec![
-            watch(self.ends.as_fd(), PollFlags::POLLIN),
-            watch(self.listener.as_fd(), listens),
+            PollFd::new(self.ends.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.listener.as_fd(), listens),
         ];
-        fds.extend(self.clients.iter().map(|client| watch(client.fd(), client.waits_for())));
+        fds.extend(
+            self.clients.iter().map(|client| PollFd::new(client.stream.as_fd(), PollFlags::POLLIN)),
+        );
         let due = self.clients.iter().map(|client| client.until);
         let due = due.chain(paused.then_some(self.accepts_at)).min();
         let timeout = due.map_or(PollTimeout::NONE, |due| {
@@ -196,7 +194,8 @@ impl Server {
                     if self.clients.len() >= CLIENTS {
                         self.clients.pop_front();
                     }
-                    self.clients.push_back(Client::new(stream, now + PATIENCE));
+                    let (until, head) = (now + PATIENCE, Vec::new());
+                    self.clients.push_back(Client { stream, until, head, leftover: None });
                 }
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -210,95 +209,38 @@ impl Server {
     }
 }
 
-/// One who has connected.
-///
-/// ```text
-///  asks --whole head--> is answered --all has left--> leaves: what it still says is read for nothing
-/// ```
+/// One who has connected. What it still says after the answer is read for nothing, so that closing does not take that from it.
 struct Client {
     stream: TcpStream,
     until: Instant,
     head: Vec<u8>,
-    /// What is to be sent, from a place on.
-    answer: Option<(Vec<u8>, usize)>,
-    /// Bytes that are still read after the answer.
-    leftover: usize,
+    /// Bytes that are still read, once it was answered.
+    leftover: Option<usize>,
 }
 
-/// Whether a connection goes on.
-type Goes = std::ops::ControlFlow<()>;
-
 impl Client {
-    fn new(stream: TcpStream, until: Instant) -> Self {
-        Self { stream, until, head: Vec::new(), answer: None, leftover: LEFTOVER }
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
-    }
-
-    fn waits_for(&self) -> PollFlags {
-        match &self.answer {
-            Some((bytes, sent)) if *sent < bytes.len() => PollFlags::POLLOUT,
-            _ => PollFlags::POLLIN,
-        }
-    }
-
-    /// Does what can be done without waiting.
-    fn goes_on(&mut self, desk: &mut Desk) -> Goes {
-        if self.answer.is_none() {
-            self.reads(desk)?;
-        }
-        if let Some((bytes, sent)) = &mut self.answer
-            && *sent < bytes.len()
-        {
-            match self.stream.write(&bytes[*sent..]) {
-                Ok(count) => *sent += count,
-                Err(error) => return goes_after(&error),
-            }
-            if *sent < bytes.len() {
-                return Goes::Continue(());
-            }
-            return match self.stream.shutdown(Shutdown::Write) {
-                Ok(()) => Goes::Continue(()),
-                Err(_) => Goes::Break(()),
-            };
-        }
-        if self.answer.is_some() { self.leaves() } else { Goes::Continue(()) }
-    }
-
-    fn reads(&mut self, desk: &mut Desk) -> Goes {
+    /// Does what can be done without waiting; says whether the connection goes on.
+    fn goes_on(&mut self, desk: &mut Desk) -> bool {
         let mut bytes = [0; HEAD_MAX];
-        match self.stream.read(&mut bytes) {
-            Ok(0) => return Goes::Break(()),
-            Ok(count) => self.head.extend(&bytes[..count]),
-            Err(error) => return goes_after(&error),
+        let count = match self.stream.read(&mut bytes) {
+            Ok(count) => count,
+            Err(error) => {
+                return matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+            }
+        };
+        if let Some(leftover) = &mut self.leftover {
+            *leftover = leftover.saturating_sub(count);
+            return count > 0 && *leftover > 0;
         }
+        self.head.extend(&bytes[..count]);
         let answer = match request::read(&self.head) {
-            Request::Unfinished => return Goes::Continue(()),
+            Request::Unfinished => return count > 0,
             Request::Metrics => desk.figures(),
             Request::Refused(status) => request::answer(status, ""),
         };
-        self.answer = Some((answer, 0));
-        Goes::Continue(())
-    }
-
-    fn leaves(&mut self) -> Goes {
-        let mut bytes = [0; HEAD_MAX];
-        match self.stream.read(&mut bytes) {
-            Ok(0) => Goes::Break(()),
-            Ok(count) => {
-                self.leftover = self.leftover.saturating_sub(count);
-                if self.leftover == 0 { Goes::Break(()) } else { Goes::Continue(()) }
-            }
-            Err(error) => goes_after(&error),
-        }
-    }
-}
-
-fn goes_after(error: &std::io::Error) -> Goes {
-    match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::Interrupted => Goes::Continue(()),
-        _ => Goes::Break(()),
+        self.leftover = Some(LEFTOVER);
+        // A socket that was sent nothing takes so little at once.
+        let sent = self.stream.write_all(&answer);
+        sent.and_then(|()| self.stream.shutdown(Shutdown::Write)).is_ok()
     }
 }

@@ -384,7 +384,7 @@ impl World {
                     queue.push_back(outgoing.frame);
                 }
                 self.switches[at].left(outgoing.follows);
-                self.switches[at].yields(to);
+                self.switches[at].list(to);
             }
         }
         true
