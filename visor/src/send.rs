@@ -96,17 +96,18 @@ impl VisorContext {
             };
             return self.plain(peer, (Sort::Cancel, serial), &[], told);
         }
-        for lane in Lane::ALL {
-            if let Some(sending) = link.queues.front(lane) {
-                let len = sending.message.len();
-                let has_credits = lane != Lane::Unexpected
-                    || u32::try_from(len).is_ok_and(|len| link.way.unexpected.are_enough(len));
-                if has_credits {
-                    return self.message_out(peer, lane);
-                }
-            }
+        let message = Lane::ALL.into_iter().find(|lane| {
+            let len = link.queues.front(*lane).map(|it| u32::try_from(it.message.len()));
+            let are_enough = |len| *lane != Lane::Unexpected || link.way.unexpected.are_enough(len);
+            matches!(len, Some(Ok(len)) if are_enough(len))
+        });
+        match message {
+            Some(lane) if !link.way.is_transfers_turn() => self.message_out(peer, lane),
+            _ => match (self.transfer_out(peer), message) {
+                (Step::Idle, Some(lane)) => self.message_out(peer, lane),
+                (step, _) => step,
+            },
         }
-        self.transfer_out(peer)
     }
 
     /// A short frame; `sent` follows when it has left.
@@ -153,7 +154,7 @@ impl VisorContext {
         if !self.session.send(frame, is_told) {
             return Step::Blocked;
         }
-        link.way.spend(HEADER_LEN + len);
+        link.way.spend(sort, HEADER_LEN + len);
         Step::Left
     }
 

@@ -17,6 +17,9 @@ pub(crate) type Link = hg_na_link::Link<Target, Way>;
 /// All of them.
 pub(crate) type Links = hg_na_link::Links<Target, Way>;
 
+/// So far messages get ahead of transfers that wait. Windows come back in lots of so many bytes at least, in which any piece has room.
+const AHEAD_MAX: u32 = RETURN_MIN;
+
 /// Whether frames come and go. A peer that has ended, and of whose messages some still wait for admission, is sent nothing: its id may
 /// be another one's by now.
 pub(crate) fn is_open(link: &Link) -> bool {
@@ -82,6 +85,8 @@ pub(crate) struct Way {
     /// What frames may cost that are sent; what those did that are to be given back.
     left: u32,
     owed: u32,
+    /// What messages have cost that have left before bytes of transfers; beyond [`AHEAD_MAX`] they do not count.
+    ahead: u32,
     pub(crate) unexpected: Credits,
     /// Credits that the peer is to be given back.
     returned: Amount,
@@ -102,6 +107,7 @@ impl Way {
             frame_max: FRAME_MIN,
             left: WINDOW,
             owed: 0,
+            ahead: 0,
             unexpected: Credits::new(UNEXPECTED),
             returned: Amount::default(),
             cancels: VecDeque::new(),
@@ -122,8 +128,22 @@ impl Way {
     }
 
     /// It was.
-    pub(crate) fn spend(&mut self, len: usize) {
-        self.left -= cost(len);
+    pub(crate) fn spend(&mut self, sort: Sort, len: usize) {
+        let cost = cost(len);
+        self.left -= cost;
+        match sort {
+            Sort::Control | Sort::Expected | Sort::Unexpected if self.is_transfers_turn() => {}
+            Sort::Control | Sort::Expected | Sort::Unexpected => self.ahead += cost,
+            Sort::Put | Sort::Get | Sort::PutData | Sort::GetData => {
+                self.ahead = self.ahead.saturating_sub(cost);
+            }
+            Sort::Credit | Sort::End | Sort::Cancel => {}
+        }
+    }
+
+    /// Whether it is a transfer's turn, if one waits. Messages come first, but so that of both that always wait as many bytes leave.
+    pub(crate) fn is_transfers_turn(&self) -> bool {
+        self.ahead >= AHEAD_MAX
     }
 
     /// The peer has taken some.
@@ -173,5 +193,37 @@ impl Way {
     pub(crate) fn credited(&mut self, word: u64) -> Result<(), &'static str> {
         let messages = u32::try_from(word >> 32).unwrap_or(u32::MAX);
         self.unexpected.refill(Amount { messages, bytes: word as u32 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_first_and_of_both_that_always_wait_as_many_bytes_leave() {
+        let mut way = Way::new(State::Open, 1, Identity::default());
+        let mut sent = [0; 2];
+        let mut first = None;
+        while sent[0] + sent[1] < 100 * WINDOW {
+            let is_piece = way.is_transfers_turn();
+            let (sort, len) =
+                if is_piece { (Sort::GetData, FRAME_MIN) } else { (Sort::Expected, 1000) };
+            if !way.has_window(len) {
+                way.refill(RETURN_MIN.into()).unwrap();
+            }
+            way.spend(sort, len);
+            sent[usize::from(is_piece)] += cost(len);
+            if is_piece {
+                first.get_or_insert(sent[0]);
+            }
+        }
+        assert!(sent[0].abs_diff(sent[1]) <= 2 * AHEAD_MAX, "{sent:?}");
+        assert!(first.is_some_and(|it| it >= AHEAD_MAX), "{first:?}");
+        // Before transfers nobody is ahead who was alone.
+        while !way.is_transfers_turn() {
+            way.refill(cost(1000).into()).unwrap();
+            way.spend(Sort::Expected, 1000);
+        }
     }
 }

@@ -7,6 +7,7 @@ mod common;
 mod costs;
 mod daemons;
 mod deaths;
+mod fairness;
 mod metrics;
 mod networks;
 mod sockets;
