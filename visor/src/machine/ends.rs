@@ -80,6 +80,7 @@ impl Switch {
         for end in connection.ends {
             if let Some(party) = self.parties.get_mut(&end.party) {
                 party.remove(end.id, key);
+                party.waiting.remove(&key);
             }
         }
     }
@@ -102,6 +103,9 @@ impl Switch {
             Role::Node(None) | Role::Stranger | Role::Caller => {}
         }
         for (key, side) in gone.ends.into_values() {
+            if gone.is_called {
+                self.heard_of(party, key);
+            }
             if let Some(connection) = self.connections.get_mut(&key) {
                 let end = &mut connection.ends[side];
                 (end.has_closed, end.said) = (true, Said::Sent);

@@ -4,10 +4,11 @@
 use std::time::{Duration, Instant};
 
 use hg_na::GoneReason;
+use rustc_hash::FxHashMap;
 
 use super::{
     Effect, Switch,
-    party::{Party, PartyKey, Role},
+    party::{Connection, ConnectionKey, Party, PartyKey, Role},
 };
 
 /// So long a leg carries nothing until it is ended, unless the configuration says otherwise.
@@ -25,7 +26,8 @@ impl Switch {
         }
         self.next_look = now.checked_add((self.idle / LOOKS).max(Duration::from_millis(1)));
         let mut over = Vec::new();
-        for (key, party) in self.parties.iter_mut().filter(|(_, party)| is_idle(party)) {
+        let connections = &self.connections;
+        for (key, party) in self.parties.iter_mut().filter(|(_, it)| is_idle(it, connections)) {
             let since = *party.idle_since.get_or_insert(now);
             if now.saturating_duration_since(since) >= self.idle {
                 over.push(*key);
@@ -45,7 +47,9 @@ impl Switch {
         if self.nodes.len() < CALLED_MAX {
             return;
         }
-        let idle = |key: &&PartyKey| self.parties.get(key).is_some_and(is_idle);
+        let idle = |key: &&PartyKey| {
+            self.parties.get(key).is_some_and(|party| is_idle(party, &self.connections))
+        };
         if let Some(oldest) = self.nodes.values().filter(idle).min().copied() {
             self.leave(oldest);
         }
@@ -57,7 +61,10 @@ impl Switch {
     }
 }
 
-/// Whether a leg is this side's to end, and carries nothing.
-fn is_idle(party: &Party) -> bool {
-    matches!(party.role, Role::Node(Some(_))) && party.ends.is_empty()
+/// Whether a leg is this side's to end, and carries nothing: where nobody has answered, nothing that anybody still wants.
+fn is_idle(party: &Party, connections: &FxHashMap<ConnectionKey, Connection>) -> bool {
+    let mut carried =
+        party.ends.values().filter_map(|(key, side)| Some(&connections.get(key)?.ends[*side]));
+    matches!(party.role, Role::Node(Some(_)))
+        && carried.all(|end| party.is_called && !end.is_live())
 }

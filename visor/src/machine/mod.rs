@@ -36,6 +36,9 @@ use crate::wire::{
 /// Connections between two daemons, of each side's choosing.
 pub(crate) const NODE_CONNECTIONS: u32 = 65_536;
 
+/// Daemons that are called at a time for one application, and have not answered: its further connections to others wait.
+const UNANSWERED_MAX: usize = 16;
+
 /// What the daemon is to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
@@ -64,6 +67,8 @@ pub(crate) struct Switch {
     pub(crate) metrics: Option<SocketAddr>,
     /// So long a leg to another daemon carries nothing until it is ended.
     pub(crate) idle: Duration,
+    /// Daemons that may be called at a time for one application, and have not answered.
+    unanswered_max: usize,
     parties: FxHashMap<PartyKey, Party>,
     connections: FxHashMap<ConnectionKey, Connection>,
     /// Applications by name; the names are theirs to choose.
@@ -78,6 +83,8 @@ pub(crate) struct Switch {
     /// Parties with something to be sent; none that is gone.
     ready: VecDeque<PartyKey>,
     effects: VecDeque<Effect>,
+    /// Applications of whose connections the next one may be opened.
+    callers: Vec<PartyKey>,
     is_draining: bool,
     /// Those who are told when it ends.
     drainers: Vec<PartyKey>,
@@ -106,6 +113,7 @@ impl Switch {
             frame_max: FRAME_MAX,
             metrics: None,
             idle: IDLE,
+            unanswered_max: UNANSWERED_MAX,
             parties: FxHashMap::default(),
             connections: FxHashMap::default(),
             names: HashMap::new(),
@@ -115,6 +123,7 @@ impl Switch {
             last_key: 0,
             ready: VecDeque::new(),
             effects: VecDeque::new(),
+            callers: Vec::new(),
             is_draining: false,
             drainers: Vec::new(),
             counts: Counts::default(),
@@ -153,7 +162,12 @@ impl Switch {
     }
 
     fn take(&mut self, from: PartyKey, frame: Message) -> Result<(), Wrong> {
-        let Some(party) = self.parties.get(&from) else { return Ok(()) };
+        let Some(party) = self.parties.get_mut(&from) else { return Ok(()) };
+        if std::mem::take(&mut party.is_called) {
+            let ends: Vec<_> = party.ends.values().copied().collect();
+            ends.into_iter().for_each(|(key, _)| self.heard_of(from, key));
+        }
+        let party = self.party(from)?;
         let (header, body) = Header::decode(frame.as_slice())?;
         match (header.kind, &party.role) {
             (Kind::Hello, Role::Stranger) => self.greeted(from, &Hello::decode(body)?),
@@ -312,6 +326,9 @@ impl Switch {
 
     /// What is to be done.
     pub(crate) fn next_effect(&mut self) -> Option<Effect> {
+        while let Some(caller) = self.callers.pop() {
+            self.open_waiting(caller);
+        }
         self.effects.pop_front()
     }
 

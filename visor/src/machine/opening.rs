@@ -4,7 +4,7 @@ use hg_na::{Address, GoneReason};
 
 use super::{
     Effect, NODE_QUOTA, Switch, Wrong,
-    party::{Chooser, Connection, End, Party, PartyKey, Role},
+    party::{Chooser, Connection, ConnectionKey, End, Party, PartyKey, Role},
 };
 use crate::{
     address::{Target, is_full_name},
@@ -65,7 +65,7 @@ impl Switch {
         } else if target.node == self.node {
             self.open_here(from, id, &target.name, FRAME_MAX);
         } else {
-            self.open_there(from, id, &target);
+            self.open_there(from, id, target);
         }
         Ok(())
     }
@@ -108,7 +108,9 @@ impl Switch {
             return self.refuse(from, id, &GoneReason::Refused(why.into()));
         }
         let [opener, target] = [from, to].map(|key| self.identity_of(key));
-        let to_id = self.connect((from, id), to, true, frame_max);
+        let key = self.begin((from, id), true, frame_max);
+        let to_id = self.join(key, to);
+        self.counts.opened += 1;
         let word = frame_max as u64;
         self.pass(from, to, to_id, Header::new(Kind::Incoming, 0, word).frame(&opener));
         self.pass(to, from, id, Header::new(Kind::Opened, 0, word).frame(&target));
@@ -119,17 +121,64 @@ impl Switch {
         encode_identity(&self.parties.get(&key).map(|it| it.identity.clone()).unwrap_or_default())
     }
 
-    /// The target is another node's.
-    fn open_there(&mut self, from: PartyKey, id: u32, target: &Target) {
-        let to = match self.nodes.get(&target.node) {
-            Some(to) => *to,
-            None => self.call(&target.node),
-        };
-        if !self.parties.get(&to).is_some_and(|party| party.has_room(Chooser::Daemon)) {
-            let why = "there are as many connections with its node as there may be";
-            return self.refuse(from, id, &GoneReason::Refused(why.into()));
+    /// The target is another node's. Where its daemon may not be called yet, the connection waits, and counts as one.
+    fn open_there(&mut self, from: PartyKey, id: u32, target: Target) {
+        let key = self.begin((from, id), false, self.frame_max);
+        self.counts.opened += 1;
+        let Some(party) = self.parties.get(&from) else { return };
+        if self.may_reach(party, &target.node) {
+            self.reach((from, key), &target);
+        } else if let Some(party) = self.parties.get_mut(&from) {
+            party.waiting.insert(key, target);
         }
-        let to_id = self.connect((from, id), to, false, self.frame_max);
+    }
+
+    /// Whether an application may have a connection there now: so many daemons are called for it at a time that have not answered.
+    fn may_reach(&self, from: &Party, node: &Address) -> bool {
+        let to = self.nodes.get(node);
+        let is_called = |to| self.parties.get(to).is_none_or(|it| it.is_called);
+        from.unanswered.len() < self.unanswered_max
+            || to.is_some_and(|to| from.unanswered.contains(to) || !is_called(to))
+    }
+
+    /// Opens what waits, as far as it may be opened now.
+    pub(super) fn open_waiting(&mut self, from: PartyKey) {
+        while let Some(party) = self.parties.get(&from)
+            && let Some((_, target)) = party.waiting.first_key_value()
+            && self.may_reach(party, &target.node)
+            && let Some(party) = self.parties.get_mut(&from)
+            && let Some((key, target)) = party.waiting.pop_first()
+        {
+            self.reach((from, key), &target);
+        }
+    }
+
+    /// A daemon that was called has answered, or is gone: whoever has this connection there may have another one called.
+    pub(super) fn heard_of(&mut self, node: PartyKey, of: ConnectionKey) {
+        let opener = self.connections.get(&of).map_or(0, |it| it.ends[0].party);
+        if let Some(party) = self.parties.get_mut(&opener) {
+            party.unanswered.remove(&node);
+            self.callers.push(opener);
+        }
+    }
+
+    /// Opens a connection to another daemon, unless it was closed while it waited.
+    fn reach(&mut self, (from, key): (PartyKey, ConnectionKey), target: &Target) {
+        if !self.connections.get(&key).is_some_and(|it| it.ends[0].is_live()) {
+            return;
+        }
+        let known = self.nodes.get(&target.node).copied();
+        let to = known.unwrap_or_else(|| self.call(&target.node));
+        let Some(there) = self.parties.get(&to).filter(|it| it.has_room(Chooser::Daemon)) else {
+            let why = "there are as many connections with its node as there may be";
+            return self.close_end(key, 0, &GoneReason::Refused(why.into()));
+        };
+        if there.is_called
+            && let Some(party) = self.parties.get_mut(&from)
+        {
+            party.unanswered.insert(to);
+        }
+        let to_id = self.join(key, to);
         let takes = self.frame_max as u64;
         self.pass(from, to, to_id, Header::new(Kind::Open, 0, takes).frame(target.name.as_bytes()));
     }
@@ -139,6 +188,7 @@ impl Switch {
         self.make_room_for_a_call();
         let role = Role::Node(Some(node.clone()));
         let mut party = Party::new(role, hg_na::Identity::default(), NODE_QUOTA);
+        party.is_called = true;
         party.say(Hello { listens: false, name: "" }.frame());
         let key = self.add_party(party);
         self.nodes.insert(node.clone(), key);
@@ -147,37 +197,38 @@ impl Switch {
         key
     }
 
-    /// Makes a connection; gives its id at the target.
-    fn connect(
+    /// Makes a connection whose other end is nobody yet.
+    fn begin(
         &mut self,
         (from, id): (PartyKey, u32),
-        to: PartyKey,
         is_open: bool,
         frame_max: usize,
-    ) -> u32 {
-        let key = self.key();
-        let mut to_id = 0;
-        if let Some(party) = self.parties.get_mut(&to) {
-            to_id = party.choose();
-            party.add(to_id, (key, 1));
-        }
-        if let Some(party) = self.parties.get_mut(&from) {
-            party.add(id, (key, 0));
-        }
-        let ends = [End::live(from, id), End::live(to, to_id)];
-        self.connections.insert(key, Connection { ends, is_open, frame_max });
-        self.counts.opened += 1;
-        to_id
-    }
-
-    /// Tells an opener that there is none. Until it has been told, that counts as one.
-    fn refuse(&mut self, from: PartyKey, id: u32, reason: &GoneReason) {
+    ) -> ConnectionKey {
         let key = self.key();
         if let Some(party) = self.parties.get_mut(&from) {
             party.add(id, (key, 0));
         }
         let ends = [End::live(from, id), End::nobody()];
-        self.connections.insert(key, Connection { ends, is_open: false, frame_max: 0 });
+        self.connections.insert(key, Connection { ends, is_open, frame_max });
+        key
+    }
+
+    /// Makes a party the other end of a connection; gives its id there.
+    fn join(&mut self, key: ConnectionKey, to: PartyKey) -> u32 {
+        let mut to_id = 0;
+        if let Some(party) = self.parties.get_mut(&to)
+            && let Some(connection) = self.connections.get_mut(&key)
+        {
+            to_id = party.choose();
+            party.add(to_id, (key, 1));
+            connection.ends[1] = End::live(to, to_id);
+        }
+        to_id
+    }
+
+    /// Tells an opener that there is none. Until it has been told, that counts as one.
+    fn refuse(&mut self, from: PartyKey, id: u32, reason: &GoneReason) {
+        let key = self.begin((from, id), false, 0);
         self.close_end(key, 0, reason);
     }
 

@@ -1,9 +1,9 @@
 //! Who is at the other end of a leg, and what connects two of them.
 
-use std::time::Instant;
+use std::{collections::BTreeMap, time::Instant};
 
 use hg_na::{Address, Identity, Message};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::flows::{Flows, Outgoing};
 use crate::wire::{YOURS, next_id};
@@ -59,6 +59,12 @@ pub(crate) struct Party {
     pub(crate) is_blocked: bool,
     /// It is in the list of those with something to be sent.
     pub(crate) is_listed: bool,
+    /// Of an application: daemons that were called for it and have not answered; and its connections, the oldest first, that wait until
+    /// fewer have not.
+    pub(crate) unanswered: FxHashSet<PartyKey>,
+    pub(crate) waiting: BTreeMap<ConnectionKey, crate::address::Target>,
+    /// Of a daemon: it was called, and has not answered.
+    pub(crate) is_called: bool,
     /// When its leg was first found to carry nothing, unless it has since.
     pub(crate) idle_since: Option<Instant>,
 }
@@ -75,6 +81,9 @@ impl Party {
             flows: Flows::default(),
             is_blocked: false,
             is_listed: false,
+            unanswered: FxHashSet::default(),
+            waiting: BTreeMap::new(),
+            is_called: false,
             idle_since: None,
         }
     }

@@ -481,3 +481,71 @@ fn ways_that_carry_nothing_make_room_for_another_one() {
     assert_eq!(calls(CALLED_MAX + 1).0, 2);
     assert!(!switch.parties.contains_key(&first) && switch.nodes.len() == CALLED_MAX);
 }
+
+/// Whom it calls, by their addresses.
+fn calls(switch: &mut Switch) -> Vec<(PartyKey, String)> {
+    let dialled = |effect| match effect {
+        Effect::Dial(key, address) => (key, address.to_string()),
+        other => panic!("{other:?}"),
+    };
+    std::iter::from_fn(|| switch.next_effect()).map(dialled).collect()
+}
+
+#[test]
+fn an_application_has_so_many_daemons_called_that_do_not_answer_and_the_next_wait_their_turn() {
+    let switch = &mut switch();
+    switch.unanswered_max = 2;
+    let (a, b) = (application(switch, "a/0"), application(switch, "b/0"));
+    let there = |number: u32| format!("visor://x/0@tcp://there:{number}");
+    for id in 1..=4 {
+        open(switch, a, id, &there(id));
+    }
+    let called = calls(switch);
+    assert_eq!(called.len(), 2, "the others wait: {called:?}");
+    switch.handle(a, Header::new(Kind::Close, 3, 0).frame(&[]));
+    assert_eq!(next(switch, a).map(|(it, _)| (it.kind, it.id)), Some((Kind::Close, 3 | YOURS)));
+    // Another application calls whomever it likes, also one for whom the first waits.
+    open(switch, b, 1, &there(4));
+    open(switch, b, 2, &there(1));
+    let other = calls(switch);
+    assert_eq!((other.len(), &*other[0].1), (1, "tcp://there:4"));
+    // One answers: further connections there wait for nothing, and the next one has its turn.
+    let (node, hello) = (called[0].0, kind(switch, called[0].0));
+    assert_eq!(hello, Some(Kind::Hello));
+    let (asked, _) = next(switch, node).unwrap();
+    assert_eq!(asked.kind, Kind::Open);
+    assert_eq!(kind(switch, node), Some(Kind::Open), "the other application's");
+    let word = asked.word;
+    switch.handle(node, Header::new(Kind::Opened, asked.id ^ YOURS, word).frame(&[]));
+    assert_eq!(kind(switch, a), Some(Kind::Opened));
+    assert_eq!(calls(switch), [], "whom it waits for was called already");
+    assert_eq!(
+        (kind(switch, other[0].0), kind(switch, other[0].0)),
+        (Some(Kind::Hello), Some(Kind::Open))
+    );
+    assert_eq!(kind(switch, other[0].0), Some(Kind::Open), "it was asked for both");
+    open(switch, a, 5, &there(1));
+    assert_eq!(kind(switch, node), Some(Kind::Open), "it has answered");
+    // One is not there.
+    switch.handle(a, Header::new(Kind::Close, 5, 0).frame(&[]));
+    switch.gone(called[1].0, &GoneReason::TimedOut);
+    assert_eq!(kind(switch, a), Some(Kind::Close));
+    switch.gone(a, &GoneReason::Exited);
+}
+
+#[test]
+fn a_daemon_that_has_not_answered_is_left_once_nobody_wants_it_any_more() {
+    let switch = &mut switch();
+    let a = application(switch, "a/0");
+    open(switch, a, 1, "visor://x/0@tcp://there:1");
+    let node = calls(switch)[0].0;
+    let now = Instant::now();
+    switch.handle_timeout(now);
+    switch.handle_timeout(now + 2 * IDLE);
+    assert_eq!(switch.next_effect(), None, "it is waited for");
+    switch.gone(a, &GoneReason::Exited);
+    switch.handle_timeout(now + 4 * IDLE);
+    switch.handle_timeout(now + 6 * IDLE);
+    assert_eq!(switch.next_effect(), Some(Effect::Leave(node)));
+    assert!(switch.parties.is_empty() && switch.connections.is_empty());
+}

@@ -1,6 +1,10 @@
 //! Who speaks to a daemon otherwise than applications do.
 
-use std::time::Instant;
+use std::{
+    io::{ErrorKind, Read as _},
+    net::{TcpListener, TcpStream},
+    time::Instant,
+};
 
 use hg_na::{
     Address, Completion, Context, Error, GoneReason, Message, Op, OpenOptions, Peer, Plugin as _,
@@ -190,4 +194,69 @@ fn a_message_that_is_longer_than_any_may_be_costs_its_sender_the_connection() {
         liar.hears(3);
         assert_eq!(liar.heard[2][0], CLOSE);
     }
+}
+
+/// Daemons that are called at a time for one application, and have not answered.
+const UNANSWERED_MAX: usize = 16;
+
+/// Addresses at which somebody listens and says nothing.
+struct Silent {
+    listeners: Vec<TcpListener>,
+    callers: Vec<TcpStream>,
+}
+
+impl Silent {
+    fn new(count: usize) -> Self {
+        let listeners: Vec<_> =
+            (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        for listener in &listeners {
+            listener.set_nonblocking(true).unwrap();
+        }
+        Self { listeners, callers: Vec::new() }
+    }
+
+    /// Who calls there now.
+    fn callers(&mut self) -> usize {
+        for listener in &self.listeners {
+            self.callers.extend(listener.accept().map(|(stream, _)| stream));
+        }
+        self.callers.retain_mut(|caller| {
+            caller.set_nonblocking(true).unwrap();
+            loop {
+                match caller.read(&mut [0; 4096]) {
+                    Ok(0) => return false,
+                    Ok(_) => {}
+                    Err(error) => return error.kind() == ErrorKind::WouldBlock,
+                }
+            }
+        });
+        self.callers.len()
+    }
+}
+
+#[test]
+fn an_application_has_so_many_daemons_called_that_say_nothing_and_others_call_meanwhile() {
+    let _watchdog = Watchdog::start();
+    let (daemon, far) = (Daemon::start("one", 0), Daemon::start("far", 0));
+    let mut silent = Silent::new(3 * UNANSWERED_MAX);
+    let mut liar = Liar::greeted(&daemon, "caller/0");
+    for (id, listener) in (1..).zip(&silent.listeners) {
+        let target = format!("visor://x/0@tcp://{}", listener.local_addr().unwrap());
+        liar.say(&[frame(OPEN, id, 0), target.into_bytes()].concat());
+    }
+    until("as many are called as may be", || {
+        liar.progress();
+        silent.callers() >= UNANSWERED_MAX
+    });
+    let (target, origin) = (listening(&far, "visor://"), engine(&daemon));
+    let peer = origin.lookup(target.address()).unwrap();
+    assert_eq!(origin.call(echo, &peer, (1,)).wait().unwrap(), 1);
+    assert!(silent.callers() <= UNANSWERED_MAX, "more are called");
+    // They end, and the next ones are called.
+    silent.listeners.drain(..UNANSWERED_MAX);
+    silent.callers.clear();
+    until("the next ones have their turn", || {
+        liar.progress();
+        silent.callers() == UNANSWERED_MAX
+    });
 }

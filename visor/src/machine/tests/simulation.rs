@@ -1,16 +1,18 @@
 //! Several daemons with applications, in random order: applications come, open, send, stop, close, lie and die, and ways between nodes
-//! are cut, and daemons are drained by a deadline, after which others take their places. Time passes, and ways that carry nothing end. Networks take frames of different lengths. Each frame
-//! says who has sent it over what, and which one it is there.
+//! are cut, and daemons are drained by a deadline, after which others take their places. Time passes, and ways that carry nothing end. Some daemons do not answer. Networks take
+//! frames of different lengths. Each frame says who has sent it over what, and which one it is there.
 //!
 //! - What one application sends over a connection comes to one other, in order, each once; nothing is lost but by a death or a cut.
 //! - An honest application is never disconnected, whatever others do, and is told the end of each connection exactly once.
 //! - No frame is longer than both networks take, and whoever sends a longer one is ended.
 //! - A daemon that is drained takes no connection, tells both ends of those that are left, and whoever wanted it how many there were.
 //! - A way that carries nothing for long is ended by whoever has called there, and nobody is told anything by that.
+//! - An application has so many daemons called at a time that do not answer; its other connections wait, and are opened once it may call.
 //! - What a daemon keeps is bounded by the connections that there are; in the end nothing is left, no way to another daemon either.
 
 mod drains;
 mod idle;
+mod silent;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -89,6 +91,8 @@ struct App {
 struct Leg {
     to: (usize, PartyKey),
     frames: VecDeque<Message>,
+    /// Something has come this way, and was heard.
+    is_heard: bool,
 }
 
 /// What happens besides.
@@ -96,6 +100,8 @@ struct Leg {
 struct Trouble {
     cuts: bool,
     drains: bool,
+    /// There are addresses at which no daemon answers.
+    silent: bool,
 }
 
 struct World {
@@ -115,6 +121,8 @@ struct World {
     now: Instant,
     /// Ways that were ended since they carried nothing.
     left: usize,
+    /// Daemons that were called and do not answer: by whom, and what he calls them.
+    silent: Vec<(usize, PartyKey)>,
 }
 
 fn node(at: usize) -> Address {
@@ -125,6 +133,7 @@ fn node(at: usize) -> Address {
 fn switch(at: usize, random: &mut Random) -> Switch {
     let mut switch = Switch::new(node(at), Some(OWNER));
     switch.frame_max = [FRAME_MIN, 20_000, FRAME_MAX][random.below(3)];
+    switch.unanswered_max = 2;
     switch
 }
 
@@ -145,6 +154,7 @@ impl World {
             trouble,
             now: Instant::now(),
             left: 0,
+            silent: Vec::new(),
         }
     }
 
@@ -185,7 +195,11 @@ impl World {
                 let opened = app.conns.keys().filter(|id| **id & YOURS == 0).count();
                 if opened < usize::try_from(QUOTA.connections).unwrap() {
                     let other = &self.apps[random.below(self.apps.len())];
-                    let target = format!("visor://{}@{}", other.name, node(other.node));
+                    let mut there = node(other.node);
+                    if self.trouble.silent && random.below(2) > 0 {
+                        there = silent::address(random);
+                    }
+                    let target = format!("visor://{}@{there}", other.name);
                     let app = &mut self.apps[at];
                     app.last_id += 1;
                     let id = app.last_id;
@@ -344,6 +358,10 @@ impl World {
             match effect {
                 Effect::Dial(key, address) => {
                     let there = (0..NODES).find(|it| node(*it) == address);
+                    if there.is_none() {
+                        self.silent.push((at, key));
+                        continue;
+                    }
                     let there = there.filter(|_| !self.trouble.cuts || self.random.below(4) > 0);
                     let Some(there) = there else {
                         let why = GoneReason::Unreachable("nobody there".into());
@@ -351,8 +369,10 @@ impl World {
                         continue;
                     };
                     let far = self.switches[there].node_arrived();
-                    self.legs.insert((at, key), Leg { to: (there, far), frames: VecDeque::new() });
-                    self.legs.insert((there, far), Leg { to: (at, key), frames: VecDeque::new() });
+                    for (from, to) in [((at, key), (there, far)), ((there, far), (at, key))] {
+                        self.legs
+                            .insert(from, Leg { to, frames: VecDeque::new(), is_heard: false });
+                    }
                 }
                 Effect::HangUp(key, why) => self.hung_up(at, key, why),
                 Effect::Leave(key) => self.leave(at, key),
@@ -404,6 +424,7 @@ impl World {
         let Some(leg) = self.legs.get_mut(&from) else { return false };
         let (there, far) = leg.to;
         let Some(frame) = leg.frames.pop_front() else { return false };
+        leg.is_heard |= self.switches[there].parties.contains_key(&far);
         self.switches[there].handle(far, frame);
         self.switches[from.0].has_room(from.1);
         true
@@ -414,14 +435,6 @@ impl World {
         let app = self.apps.remove(at);
         // Those that it had not read are nobody's business: its peers' are told that it is gone.
         self.switches[app.node].gone(app.key, &GoneReason::Exited);
-    }
-
-    fn cut(&mut self, from: (usize, PartyKey)) {
-        let Some(leg) = self.legs.remove(&from) else { return };
-        self.legs.remove(&leg.to);
-        for (at, key) in [from, leg.to] {
-            self.switches[at].gone(key, &GoneReason::TimedOut);
-        }
     }
 
     fn round(&mut self) -> bool {
@@ -449,6 +462,7 @@ impl World {
                 "somebody who is gone is to be sent something"
             );
         }
+        self.check_calls();
     }
 
     /// So many steps, and the end; gives how many ways were ended since they carried nothing.
@@ -472,6 +486,10 @@ impl World {
                 6 if self.trouble.drains && self.random.below(2) == 0 => {
                     let at = self.random.below(NODES);
                     self.drain(at);
+                }
+                7 if !self.silent.is_empty() => {
+                    let pick = self.random.below(self.silent.len());
+                    self.give_up(pick);
                 }
                 6..=90 if !self.apps.is_empty() => {
                     let at = self.random.below(self.apps.len());
@@ -511,10 +529,12 @@ impl World {
         }
         while self.round() {}
         self.check_arrivals(false);
+        self.give_all_up();
         while !self.apps.is_empty() {
             self.die(0);
         }
         while self.round() {}
+        self.leave_silent();
         for switch in &self.switches {
             assert!(switch.connections.is_empty() && switch.names.is_empty());
             assert_eq!(switch.bytes(), 0);
@@ -567,13 +587,13 @@ fn with_applications_that_lie_stop_and_die_each_connection_s_fate_is_its_own() {
 #[test]
 fn with_ways_that_are_cut_too_every_end_is_told_once_and_nothing_is_left() {
     for seed in 0..60 {
-        World::new(seed, Trouble { cuts: true, drains: false }).run(3000);
+        World::new(seed, Trouble { cuts: true, ..Trouble::default() }).run(3000);
     }
 }
 
 #[test]
 fn daemons_that_are_drained_tell_every_end_by_their_deadline_and_their_successors_go_on() {
     for seed in 0..60 {
-        World::new(seed, Trouble { cuts: seed % 2 == 0, drains: true }).run(3000);
+        World::new(seed, Trouble { cuts: seed % 2 == 0, drains: true, silent: false }).run(3000);
     }
 }

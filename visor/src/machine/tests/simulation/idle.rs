@@ -11,18 +11,29 @@ impl World {
     /// A daemon ends a way that carries nothing: what it has sent arrives, or does not.
     pub(super) fn leave(&mut self, at: usize, key: PartyKey) {
         let from = (at, key);
+        self.silent.retain(|silent| *silent != from);
         while self.random.below(4) > 0 && self.deliver(from) {}
         // A way that was not there yet.
         let Some(leg) = self.legs.remove(&from) else { return };
-        self.legs.remove(&leg.to);
+        // Where nobody has answered, those who have gone meanwhile are not waited for.
+        let is_heard = self.legs.remove(&leg.to).is_some_and(|back| back.is_heard);
         self.left += 1;
         let (there, far) = leg.to;
         let switch = &mut self.switches[there];
         for (connection, side) in switch.parties[&far].ends.values() {
             let end = &switch.connections[connection].ends[*side];
-            assert!(!end.is_live(), "a way is ended that carries a connection");
+            assert!(!is_heard || !end.is_live(), "a way is ended that carries a connection");
         }
         switch.gone(far, &GoneReason::Closed);
+    }
+
+    /// A way breaks.
+    pub(super) fn cut(&mut self, from: (usize, PartyKey)) {
+        let Some(leg) = self.legs.remove(&from) else { return };
+        self.legs.remove(&leg.to);
+        for (at, key) in [from, leg.to] {
+            self.switches[at].gone(key, &GoneReason::TimedOut);
+        }
     }
 
     /// Time passes for all daemons.
