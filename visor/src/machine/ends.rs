@@ -114,14 +114,4 @@ impl Switch {
             self.settle(key);
         }
     }
-
-    /// A node that was to be reached is reached already, by another spelling of its address.
-    pub(crate) fn is_known(&mut self, party: PartyKey, by: PartyKey) {
-        let known = match self.parties.get(&by).map(|it| &it.role) {
-            Some(Role::Node(Some(address))) => format!("as {address}: use that spelling"),
-            _ => "by itself".to_owned(),
-        };
-        let why = format!("its node is known already, {known}");
-        self.gone(party, &GoneReason::Unreachable(why.into()));
-    }
 }

@@ -1,9 +1,9 @@
 //! Greetings, and connections that are opened.
 
-use hg_na::{Address, GoneReason};
+use hg_na::{Address, GoneReason, Message};
 
 use super::{
-    Effect, NODE_QUOTA, Switch, Wrong,
+    Effect, NODE_QUOTA, Outgoing, Switch, Wrong,
     party::{Chooser, Connection, ConnectionKey, End, Party, PartyKey, Role},
 };
 use crate::{
@@ -167,8 +167,13 @@ impl Switch {
         if !self.connections.get(&key).is_some_and(|it| it.ends[0].is_live()) {
             return;
         }
-        let known = self.nodes.get(&target.node).copied();
-        let to = known.unwrap_or_else(|| self.call(&target.node));
+        let to = self.nodes.get(&target.node).copied().unwrap_or_else(|| self.call(&target.node));
+        let open = Header::new(Kind::Open, 0, self.frame_max as u64);
+        let frame = open.frame(target.name.as_bytes());
+        self.open_at(to, (from, key), frame);
+    }
+
+    fn open_at(&mut self, to: PartyKey, (from, key): (PartyKey, ConnectionKey), frame: Message) {
         let Some(there) = self.parties.get(&to).filter(|it| it.has_room(Chooser::Daemon)) else {
             let why = "there are as many connections with its node as there may be";
             return self.close_end(key, 0, &GoneReason::Refused(why.into()));
@@ -179,8 +184,26 @@ impl Switch {
             party.unanswered.insert(to);
         }
         let to_id = self.join(key, to);
-        let takes = self.frame_max as u64;
-        self.pass(from, to, to_id, Header::new(Kind::Open, 0, takes).frame(target.name.as_bytes()));
+        self.pass(from, to, to_id, frame);
+    }
+
+    /// A daemon that was to be reached is reached already, by another spelling of its address: what was to be opened is opened there.
+    pub(crate) fn is_known(&mut self, party: PartyKey, by: PartyKey) {
+        let Some(other) = self.parties.get_mut(&party) else { return };
+        let mut flows = std::mem::take(&mut other.flows);
+        while let Some(Outgoing { frame, .. }) = flows.pop() {
+            let id = Header::decode(frame.as_slice()).map_or(0, |(header, _)| header.id ^ YOURS);
+            // What is of no connection that is live is no `Open` either.
+            if let Some((key, side)) = self.live(party, id) {
+                self.heard_of(party, key);
+                let Some(connection) = self.connections.get_mut(&key) else { continue };
+                let from = connection.ends[1 - side].party;
+                connection.ends[side] = End::nobody();
+                self.parties.entry(party).and_modify(|it| it.remove(id, key));
+                self.open_at(by, (from, key), frame);
+            }
+        }
+        self.gone(party, &GoneReason::Closed);
     }
 
     /// Reaches another daemon.

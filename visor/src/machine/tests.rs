@@ -549,3 +549,35 @@ fn a_daemon_that_has_not_answered_is_left_once_nobody_wants_it_any_more() {
     assert_eq!(switch.next_effect(), Some(Effect::Leave(node)));
     assert!(switch.parties.is_empty() && switch.connections.is_empty());
 }
+
+#[test]
+fn what_is_to_be_opened_at_another_spelling_of_an_address_is_opened_where_that_is_known() {
+    let switch = &mut switch();
+    let (a, b) = (application(switch, "a/0"), application(switch, "b/0"));
+    open(switch, a, 1, "visor://x/0@tcp://there:1/0");
+    let known = calls(switch)[0].0;
+    while next(switch, known).is_some() {}
+    for id in 1..=3 {
+        open(switch, b, id, "visor://y/0@tcp://there:1");
+    }
+    switch.handle(b, Header::new(Kind::Close, 2, 0).frame(&[]));
+    let other = calls(switch)[0].0;
+    switch.is_known(other, known);
+    assert!(!switch.parties.contains_key(&other) && switch.nodes.len() == 1);
+    assert_eq!(next(switch, b).map(|(it, _)| (it.kind, it.id)), Some((Kind::Close, 2 | YOURS)));
+    for id in [1, 3] {
+        let (asked, name) = next(switch, known).unwrap();
+        assert_eq!((asked.kind, &*name), (Kind::Open, &b"y/0"[..]));
+        let opened = Header::new(Kind::Opened, asked.id ^ YOURS, asked.word);
+        switch.handle(known, opened.frame(&[]));
+        assert_eq!(
+            next(switch, b).map(|(it, _)| (it.kind, it.id)),
+            Some((Kind::Opened, id | YOURS))
+        );
+    }
+    switch.gone(known, &GoneReason::Exited);
+    let ended = std::iter::from_fn(|| kind(switch, b)).filter(|it| *it == Kind::Close).count();
+    assert_eq!(ended, 2);
+    [a, b].into_iter().for_each(|it| switch.gone(it, &GoneReason::Exited));
+    assert!(switch.parties.is_empty() && switch.connections.is_empty() && switch.bytes() == 0);
+}
