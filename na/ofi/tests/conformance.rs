@@ -7,7 +7,11 @@
 
 use std::sync::Arc;
 
-use hg_na::{Address, Domain, Error, Key, OpenOptions, Plugin};
+use hg_na::{Address, Context, Domain, Error, Key, OpenOptions, Plugin};
+use hg_na_conformance::{
+    Suite, judge,
+    layer::{Layer, Layered, Layers},
+};
 use hg_na_ofi::OfiPlugin;
 
 /// Names the provider instead of tcp.
@@ -76,6 +80,35 @@ mod shm {
         "ofi+shm://",
         named = "ofi+shm://{}",
         report = watchdog::report
+    );
+}
+
+/// Has something to do at every third question, as one may whose lifeline is looked at only then.
+#[derive(Debug)]
+struct Hesitant(u32);
+
+impl Layer for Hesitant {
+    fn may_sleep(&mut self, inner: &mut dyn Context) -> bool {
+        self.0 += 1;
+        !self.0.is_multiple_of(3) && inner.may_sleep()
+    }
+}
+
+#[derive(Debug)]
+struct Hesitation;
+
+impl Layers for Hesitation {
+    fn layer(&self, _address: &Address) -> Box<dyn Layer> {
+        Box::new(Hesitant(0))
+    }
+}
+
+#[test]
+fn who_hesitates_to_sleep_is_asked_again_after_a_round() {
+    let suite = Suite::new(Layered::new(OfiPlugin, Hesitation), "ofi+tcp://127.0.0.1");
+    judge(
+        &suite.report(watchdog::report),
+        "the_descriptor_becomes_readable_for_a_foreign_event_loop",
     );
 }
 

@@ -323,19 +323,20 @@ pub(crate) fn the_descriptor_becomes_readable_for_a_foreign_event_loop(suite: &S
     for round in 0..100u64 {
         while world.round()? {}
         let sent = round % 2 == 0;
-        if sent {
-            world.send(A, to_b, &round.to_le_bytes())?;
-        }
-        if !sent && world.nodes[B].context.may_sleep() {
+        if !sent {
+            // It says no while something is to be done: a word beside the messages is looked at when this is asked.
+            world.until("B may sleep", |nodes| Ok(nodes[B].context.may_sleep()))?;
             waiter.wake();
-        } else if world.nodes[B].context.may_sleep() {
+        } else {
+            world.send(A, to_b, &round.to_le_bytes())?;
+            if !world.nodes[B].context.may_sleep() {
+                world.arrival(B)?;
+                continue;
+            }
             // Nothing arrived yet: it is sent while B is said to sleep.
             for _ in 0..8 {
                 world.nodes[A].progress()?;
             }
-        } else {
-            world.arrival(B)?;
-            continue;
         }
         let now = Instant::now();
         let due = world.nodes[B].context.next_deadline();
