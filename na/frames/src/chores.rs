@@ -24,6 +24,8 @@ const DRAIN_AFTER_GOODBYE: Duration = Duration::from_secs(1);
 /// After a death: at least so long and so many rounds without a frame.
 const DRAIN_AFTER_DEATH: Duration = Duration::from_millis(20);
 const DRAIN_ROUNDS: u32 = 32;
+/// Frames after it: more than there are credits, which cost none, are of one that lives, and does not end.
+const DRAIN_FRAMES: u64 = 1024;
 
 impl<T: Transport> FramedContext<T> {
     /// Asks the kernel for news, and acts on it; says whether there was any.
@@ -118,13 +120,15 @@ impl<T: Transport> FramedContext<T> {
     /// Told by the next progress, not inside a post.
     fn not_connected(&mut self, peer: Peer, reason: GoneReason, now: Instant) {
         if let Some(link) = self.links.find(peer) {
-            link.way.own.phase = Phase::Draining { until: Some(0), since: now, seen: 0, quiet: 0 };
+            link.way.own.phase =
+                Phase::Draining { until: Some(0), since: now, first: 0, seen: 0, quiet: 0 };
         }
         self.links.close(peer, reason);
         self.draining.push(peer.index());
     }
 
-    fn attend(&mut self, place: u32, now: Instant) {
+    /// Hears what a peer has said on its lifeline; a round does so with those of which the kernel tells.
+    pub fn attend(&mut self, place: u32, now: Instant) {
         let Some(link) = self.links.at(place) else { return };
         let Some(mut lifeline) = link.way.own.lifeline.take() else { return };
         let (peer, mut said) = (link.peer, Vec::new());
@@ -176,10 +180,14 @@ impl<T: Transport> FramedContext<T> {
             (Record::Ready, Phase::Awaiting) => self.is_ready(place),
             // A frame came first.
             (Record::Ready, Phase::Open) if T::AWAITS_READY => {}
-            (Record::Refuse(why), Phase::Connecting { .. } | Phase::Awaiting | Phase::Open) => {
+            (Record::Refuse(why), Phase::Connecting { .. } | Phase::Awaiting) => {
                 if !self.dial_elsewhere(place, now) {
                     self.end_now(place, GoneReason::Refused(why.into()));
                 }
+            }
+            // What it had sent before may still come.
+            (Record::Refuse(why), Phase::Open) => {
+                self.drain(place, GoneReason::Refused(why.into()), None, now);
             }
             (Record::Goodbye(count), Phase::Open | Phase::Awaiting) => {
                 self.drain(place, GoneReason::Closed, Some(count), now);
@@ -291,7 +299,9 @@ impl<T: Transport> FramedContext<T> {
             }
             // Its way was broken first, and this is why.
             (Phase::Draining { until: None, .. }, Cut::Exited) => {
-                self.links.close(peer, GoneReason::Exited);
+                if matches!(link.gone(), Some(GoneReason::Unreachable(_))) {
+                    self.links.close(peer, GoneReason::Exited);
+                }
             }
             (Phase::Draining { .. } | Phase::Ended | Phase::Idle, _) => {}
             (_, Cut::Rubbish(why)) => self.misbehaved(place, why),
@@ -328,7 +338,7 @@ impl<T: Transport> FramedContext<T> {
     fn drain(&mut self, place: u32, reason: GoneReason, until: Option<u64>, now: Instant) {
         let Some(link) = self.links.at(place) else { return };
         let (peer, seen) = (link.peer, link.way.frames_received);
-        link.way.own.phase = Phase::Draining { until, since: now, seen, quiet: 0 };
+        link.way.own.phase = Phase::Draining { until, since: now, first: seen, seen, quiet: 0 };
         self.links.close(peer, reason);
         self.untime(place);
         if until.is_some() {
@@ -354,7 +364,8 @@ impl<T: Transport> FramedContext<T> {
         for place in mem::take(&mut self.draining) {
             let Some(link) = self.links.at(place) else { continue };
             let came = link.way.frames_received;
-            let Phase::Draining { until, since, seen, quiet } = &mut link.way.own.phase else {
+            let Phase::Draining { until, since, first, seen, quiet } = &mut link.way.own.phase
+            else {
                 continue;
             };
             *quiet = if *seen == came { *quiet + 1 } else { 0 };
@@ -362,10 +373,19 @@ impl<T: Transport> FramedContext<T> {
             let lasted = now.saturating_duration_since(*since);
             let is_over = match until {
                 Some(until) => came >= *until || lasted >= DRAIN_AFTER_GOODBYE,
-                None => *quiet >= DRAIN_ROUNDS && lasted >= DRAIN_AFTER_DEATH,
+                None => {
+                    let is_quiet = *quiet >= DRAIN_ROUNDS && lasted >= DRAIN_AFTER_DEATH;
+                    is_quiet || came - *first > DRAIN_FRAMES
+                }
             };
             match link.gone().cloned() {
-                Some(reason) if is_over => self.end_now(place, reason),
+                Some(reason) if is_over => {
+                    if matches!(reason, GoneReason::Unreachable(_)) {
+                        // It may live: a lifeline that ends without a word says that this process has ended.
+                        self.refuse(place, &reason.to_string());
+                    }
+                    self.end_now(place, reason);
+                }
                 _ => self.draining.push(place),
             }
         }

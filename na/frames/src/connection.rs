@@ -38,7 +38,9 @@ pub enum Phase {
         until: Option<u64>,
         /// When it began.
         since: Instant,
-        /// Frames that have come so far...
+        /// Frames that had come then...
+        first: u64,
+        /// ... and so far...
         seen: u64,
         /// ... and rounds without one.
         quiet: u32,

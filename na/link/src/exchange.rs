@@ -243,6 +243,11 @@ fn send_message<K, C: Carrier>(
     Step::Left
 }
 
+/// Sends a frame that says what was taken, whether or not that is owed.
+pub fn acknowledge<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Step<C::Fault> {
+    send_plain(link, carrier, (Kind::Credit, 0), &[])
+}
+
 /// A frame of the protocol's own.
 fn send_plain<K, C: Carrier>(
     link: &mut To<K, C>,

@@ -16,7 +16,7 @@ use crate::{
 use hg_na_parts::regions::{ServedRegion, random};
 
 #[derive(Debug)]
-pub(crate) struct OfiDomain(Arc<Shared>);
+pub(crate) struct OfiDomain(pub(crate) Arc<Shared>);
 
 impl OfiDomain {
     /// The provider in libfabric's words, with its layers.
@@ -72,7 +72,7 @@ impl OfiDomain {
     }
 }
 
-fn context_of(
+pub(crate) fn context_of(
     shared: &Arc<Shared>,
     id: u8,
     (endpoint, listener): Opened,
@@ -181,6 +181,20 @@ mod tests {
             }
         };
         assert!(has_failed, "{done:?}");
+        // This process lives, and says so.
+        let gone = |it: &Completion| match it {
+            Completion::Gone { reason, .. } => Some(reason.clone()),
+            _ => None,
+        };
+        let reason = loop {
+            in_time!(start, "the other end hears nothing of it");
+            here.progress(Instant::now(), &mut done).unwrap();
+            there.progress(Instant::now(), &mut heard).unwrap();
+            if let Some(reason) = heard.iter().find_map(gone) {
+                break reason;
+            }
+        };
+        assert!(matches!(reason, hg_na::GoneReason::Refused(_)), "{reason}");
     }
 
     #[test]
@@ -203,7 +217,7 @@ mod tests {
         while sent < 2000 || rounds < 2000 {
             in_time!(start);
             let (len, place) = (8 + usize::try_from(sent % 200).unwrap(), sent % 3);
-            let handed = stranger.send(there, len, 0, |frame| {
+            let handed = stranger.send(there, (len, false), 0, |frame| {
                 frame.fill(u8::try_from(sent / 256 % 256).unwrap());
                 frame[..4].copy_from_slice(&[u8::try_from(sent % 13).unwrap(), 0, 0, 0]);
                 frame[4..8].copy_from_slice(&place.to_le_bytes());

@@ -59,7 +59,11 @@ mod offered;
 mod plugin;
 mod settings;
 mod shared;
+mod stall;
+#[cfg(test)]
+mod tests;
 mod transport;
+mod vector;
 mod wire;
 
 #[cfg(feature = "fuzzing")]

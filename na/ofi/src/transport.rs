@@ -1,5 +1,7 @@
 //! How a context reaches its peers by libfabric: what [`hg_na_frames`] asks of a transport.
 
+pub(crate) mod flushing;
+
 use std::{
     io, mem,
     net::IpAddr,
@@ -14,22 +16,21 @@ use hg_na_memory::Held;
 use hg_na_parts::{Flush, regions::random};
 use rustc_hash::FxHashMap;
 
+use self::flushing::Awaited;
 use crate::{
     address::{LOCAL, target},
     fabric::{Arrival, Endpoint, Event, Fault, Handed},
     leftovers::{clear_up, is_of_other_user},
     shared::Shared,
+    stall::{ASK_AFTER, Next, Stall, Starvation},
+    vector::Vector,
     wire::{Greeting, KEY, key_of},
 };
 
 /// Time after which a frame that libfabric did not take is tried again while nobody makes progress.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
 /// The same for one that was not taken for long.
-const RETRY_AFTER_MAX: Duration = Duration::from_millis(16);
-/// How long closing waits for frames that libfabric still has.
-const CLOSE_WAITS: Duration = Duration::from_secs(1);
-/// How long a frame that libfabric never gives back keeps its target's address.
-const RETIRE_AFTER: Duration = Duration::from_secs(1);
+const RETRY_AFTER_MAX: Duration = ASK_AFTER;
 /// Frames that a peer may name as the longest it takes.
 const FRAME_RANGE: std::ops::RangeInclusive<u32> = 256..=1 << 20;
 
@@ -57,8 +58,22 @@ pub(crate) struct Route {
     /// What the other side's frames carry.
     key: u64,
     remote: Option<Remote>,
-    /// Since when libfabric takes nothing for it, and whether it has answered a ping since.
-    stalled: Option<(Instant, bool)>,
+    /// libfabric takes nothing for it.
+    stalled: Option<Stall>,
+    /// Nothing was taken when it was tried last: it waits for [`Transport::deadline`].
+    waits: bool,
+}
+
+impl Route {
+    /// What sends name its endpoint by, once that is known.
+    pub(crate) fn address(&self) -> Option<u64> {
+        self.remote.as_ref().map(|remote| remote.address)
+    }
+
+    /// Whether nothing was taken when it was tried last.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
 }
 
 /// A frame that libfabric has.
@@ -70,36 +85,26 @@ struct Flight {
     sending: Option<Sending>,
 }
 
-/// An endpoint's address in libfabric's vector, while connections use it.
-#[derive(Debug)]
-struct Known {
-    address: u64,
-    users: usize,
-}
-
-/// An address that no connection uses any more.
-#[derive(Debug)]
-struct Retiring {
-    name: Vec<u8>,
-    address: u64,
-    /// When it is removed at the latest.
-    by: Instant,
-}
-
 /// What a context has of libfabric.
 pub(crate) struct Ofi {
     shared: Arc<Shared>,
     /// There until the context is dropped.
-    endpoint: Option<Endpoint>,
-    known: FxHashMap<Vec<u8>, Known>,
-    /// Addresses to be removed once nothing is under way to them, and when at the latest.
-    retiring: Vec<Retiring>,
+    pub(crate) endpoint: Option<Endpoint>,
+    vector: Vector,
     flights: Vec<Option<Flight>>,
     free_flights: Vec<usize>,
     /// Moves that libfabric makes for transfers of peers, by number.
     moves: FxHashMap<u64, (Peer, u64)>,
     last_move: u64,
     flush: Flush,
+    /// There once all that a flush is of was handed over.
+    pub(crate) awaited: Option<Awaited>,
+    /// The next frame is lent, so that its end tells that of all before it.
+    asks: bool,
+    /// Somebody waits for others.
+    starvation: Option<Starvation>,
+    /// The address for whose frames others wait too long, and the count of frames that have moved of then.
+    blamed: Option<(u64, u64)>,
     /// libfabric took a frame no more: it is tried again at this time.
     retry_at: Option<Instant>,
     events: Vec<Event>,
@@ -110,13 +115,16 @@ impl Ofi {
         Self {
             shared,
             endpoint: Some(endpoint),
-            known: FxHashMap::default(),
-            retiring: Vec::new(),
+            vector: Vector::default(),
             flights: Vec::new(),
             free_flights: Vec::new(),
             moves: FxHashMap::default(),
             last_move: 0,
             flush: Flush::default(),
+            awaited: None,
+            asks: false,
+            starvation: None,
+            blamed: None,
             retry_at: None,
             events: Vec::new(),
         }
@@ -127,45 +135,50 @@ impl Ofi {
         self.endpoint.as_mut().expect("taken only by drop")
     }
 
-    /// An endpoint's address in libfabric's vector, inserted once however many connections use it.
-    fn know(&mut self, name: &[u8]) -> Result<u64, Error> {
-        if let Some(known) = self.known.get_mut(name) {
-            known.users += 1;
-            return Ok(known.address);
-        }
-        let retiring = self.retiring.iter().position(|it| it.name == name);
-        let address = match retiring {
-            Some(place) => self.retiring.swap_remove(place).address,
-            None => self.endpoint().insert(name)?,
-        };
-        self.known.insert(name.to_vec(), Known { address, users: 1 });
-        Ok(address)
-    }
-
-    fn unknow(&mut self, remote: Remote) {
-        let Some(known) = self.known.get_mut(&remote.name) else { return };
-        known.users -= 1;
-        if known.users > 0 {
-            return;
-        }
-        self.known.remove(&remote.name);
-        let by = Instant::now() + RETIRE_AFTER;
-        self.retiring.push(Retiring { name: remote.name, address: remote.address, by });
-        self.retire(None);
-    }
-
-    /// Removes addresses to which nothing is under way any more, or that have waited long enough.
+    /// Removes addresses that nobody uses, and to which nothing is under way any more, or that have waited long enough.
     fn retire(&mut self, now: Option<Instant>) {
-        let mut place = 0;
-        while let Some(it) = self.retiring.get(place) {
-            let used = self.flights.iter().flatten().any(|flight| flight.address == it.address);
-            if used && now.is_none_or(|now| now < it.by) {
-                place += 1;
-                continue;
-            }
-            let address = self.retiring.swap_remove(place).address;
-            self.endpoint().remove(address);
+        let Self { vector, endpoint, .. } = self;
+        let endpoint = endpoint.as_ref().expect("taken only by drop");
+        let is_idle = |address| !endpoint.sends().has_out(address);
+        let retired: Vec<u64> = std::iter::from_fn(|| vector.retired(is_idle, now)).collect();
+        retired.into_iter().for_each(|address| self.remove(address));
+    }
+
+    /// Removes an address; what is still under way to it is told of no more.
+    fn remove(&mut self, address: u64) {
+        self.endpoint().remove(address);
+        if let Some(awaited) = &mut self.awaited {
+            awaited.remove(&address);
         }
+        for (number, flight) in self.flights.iter_mut().enumerate() {
+            if flight.take_if(|it| it.address == address).is_some() {
+                self.free_flights.push(number);
+            }
+        }
+    }
+
+    /// Somebody gets nothing sent because others have all: for how long. After a while without a frame that comes back, the slowest of those is to blame.
+    pub(crate) fn waits_for_others(&mut self, now: Instant) -> Duration {
+        let (bound, count) = (self.shared.retry_bound, self.endpoint().sends().count());
+        let starvation = self.starvation.get_or_insert_with(|| Starvation::begin(now, count));
+        let lasted = starvation.goes_on(now, count, bound);
+        if lasted > bound {
+            self.blamed = self.endpoint().sends().slowest().map(|it| (it, count));
+            self.starvation = None;
+        }
+        lasted
+    }
+
+    /// What was not taken for so long is tried again without a round.
+    fn try_again(&mut self, now: Instant, lasted: Duration) {
+        let again = now + (lasted / 4).clamp(RETRY_AFTER, RETRY_AFTER_MAX);
+        self.retry_at = Some(self.retry_at.map_or(again, |when| when.min(again)));
+    }
+
+    /// Whether a message up to this number is in flight.
+    pub(crate) fn carries_up_to(&self, serial: u64) -> bool {
+        let sendings = self.flights.iter().flatten().filter_map(|flight| flight.sending.as_ref());
+        sendings.into_iter().any(|sending| sending.id.serial <= serial)
     }
 
     /// Takes a flight that has landed.
@@ -173,7 +186,7 @@ impl Ofi {
         let number = usize::try_from(note).ok()?;
         let flight = self.flights.get_mut(number).and_then(Option::take)?;
         self.free_flights.push(number);
-        if !self.retiring.is_empty() {
+        if self.vector.retires() {
             self.retire(None);
         }
         Some(flight)
@@ -211,7 +224,8 @@ impl Carrier for Ofi {
             self.flights.len() - 1
         });
         let whole = HEADER + KEY + len;
-        let handed = self.endpoint().send(address, whole, flight as u64, |frame| {
+        let is_told = self.asks;
+        let handed = self.endpoint().send(address, (whole, is_told), flight as u64, |frame| {
             let (head, rest) = frame.split_first_chunk_mut().expect("a frame holds its header");
             header.encode(link, head);
             let (place, content) = rest.split_at_mut(KEY);
@@ -285,7 +299,7 @@ impl Transport for Ofi {
     /// With a key that nobody guesses.
     fn route(&self) -> Result<Route, Error> {
         let key = u64::from_le_bytes(*random()?.first_chunk().expect("16 bytes hold 8"));
-        Ok(Route { key, remote: None, stalled: None })
+        Ok(Route { key, remote: None, stalled: None, waits: false })
     }
 
     fn dial(&mut self, to: &Place, _route: &mut Route) -> io::Result<Lifeline> {
@@ -333,7 +347,9 @@ impl Transport for Ofi {
         if self.shared.provider == LOCAL && is_of_other_user(&name) {
             return Err(Unmet::Misbehaved("a greeting that names another user's memory"));
         }
-        let address = self.know(&name).map_err(|error| {
+        let Self { vector, endpoint, .. } = self;
+        let endpoint = endpoint.as_mut().expect("taken only by drop");
+        let address = vector.know(&name, || endpoint.insert(&name)).map_err(|error| {
             let why = format!("libfabric does not take its address: {error}");
             Unmet::Refused(why.clone(), GoneReason::Unreachable(why.into()))
         })?;
@@ -359,7 +375,8 @@ impl Transport for Ofi {
             self.endpoint().peer_has_died();
             clear_up(&remote.name);
         }
-        self.unknow(remote);
+        self.vector.unknow(remote.name, Instant::now());
+        self.retire(None);
     }
 
     /// Within a machine, memory is written by the peer's process itself.
@@ -374,29 +391,31 @@ impl Transport for Ofi {
     /// libfabric takes nothing: tried again in every round, and after a while without one.
     fn stalls(&mut self, connection: &mut Connection<Route>, now: Instant) -> Result<(), Fault> {
         let Connection { route, lifeline, .. } = connection;
-        let (since, has_answered) = *route.stalled.get_or_insert_with(|| {
-            if let Some(lifeline) = lifeline {
-                lifeline.say(&Record::<Greeting>::Ping);
-            }
-            (now, false)
-        });
-        let lasted = now.saturating_duration_since(since);
-        // One that makes no progress itself has not answered: it is waited for, as for credits.
-        if has_answered && lasted > self.shared.retry_bound {
-            return Err(Fault::new("fi_send", nix::libc::ETIMEDOUT));
+        route.waits = true;
+        if route.address().is_some_and(|it| self.endpoint().sends().waits_for_others(it)) {
+            route.stalled = None;
+            let lasted = self.waits_for_others(now);
+            self.try_again(now, lasted);
+            return Ok(());
         }
-        let again = now + (lasted / 4).clamp(RETRY_AFTER, RETRY_AFTER_MAX);
-        self.retry_at = Some(self.retry_at.map_or(again, |when| when.min(again)));
+        let stall = route.stalled.get_or_insert_with(|| Stall::begin(now));
+        match (stall.goes_on(now, self.shared.retry_bound), lifeline) {
+            (Next::GiveUp, _) => return Err(Fault::new("fi_send", nix::libc::ETIMEDOUT)),
+            (Next::Ask, Some(lifeline)) => lifeline.say(&Record::<Greeting>::Ping),
+            (Next::Ask, None) | (Next::Wait, _) => {}
+        }
+        let lasted = stall.lasted(now);
+        self.try_again(now, lasted);
         Ok(())
     }
 
     fn flows(&mut self, route: &mut Route) {
-        route.stalled = None;
+        (route.stalled, route.waits) = (None, false);
     }
 
     fn answered(&mut self, route: &mut Route) {
-        if let Some((_, has_answered)) = &mut route.stalled {
-            *has_answered = true;
+        if let Some(stall) = &mut route.stalled {
+            stall.answered(Instant::now());
         }
     }
 
@@ -406,6 +425,14 @@ impl Transport for Ofi {
         let found = !events.is_empty();
         events.drain(..).for_each(|event| happened(context, event));
         context.transport.events = events;
+        // Unless a frame has moved since.
+        let count = context.transport.endpoint().sends().count();
+        if let Some((address, _)) = context.transport.blamed.take().filter(|it| it.1 == count) {
+            tracing::warn!(
+                "a peer that takes nothing has frames that all others wait for: it is given up"
+            );
+            way_lost(context, address, Fault::new("fi_send", nix::libc::ETIMEDOUT));
+        }
         Ok(found)
     }
 
@@ -414,7 +441,7 @@ impl Transport for Ofi {
     }
 
     fn run_timers(&mut self, now: Instant) -> bool {
-        let is_due = self.retiring.iter().any(|it| it.by <= now);
+        let is_due = self.vector.deadline().is_some_and(|when| when <= now);
         if is_due {
             self.retire(Some(now));
         }
@@ -422,15 +449,17 @@ impl Transport for Ofi {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.retiring.iter().map(|it| it.by).chain(self.retry_at).min()
+        self.vector.deadline().into_iter().chain(self.retry_at).min()
     }
 
     fn can_send(context: &mut OfiContext) -> bool {
-        !context.busy.is_empty() && context.transport.retry_at.is_none()
+        let FramedContext { busy, links, .. } = context;
+        let waits = |place: &u32| links.at(*place).is_none_or(|link| link.way.own.route.waits());
+        !busy.iter().all(waits)
     }
 
     fn needs_a_look(&self) -> bool {
-        self.endpoint.as_ref().is_some_and(|endpoint| endpoint.lent() > 0)
+        self.endpoint.as_ref().is_some_and(|endpoint| endpoint.sends().out() > 0)
     }
 
     fn arms(context: &mut OfiContext) -> bool {
@@ -439,42 +468,11 @@ impl Transport for Ofi {
 
     /// What libfabric has let go of is waited for by who hears this side's goodbye.
     fn flush(context: &mut OfiContext) -> bool {
-        let FramedContext { links, transport: Self { flush, flights, .. }, .. } = context;
-        flush.ask(links.serial(), |to| {
-            let in_flight = flights.iter().flatten().filter_map(|flight| flight.sending.as_ref());
-            links.iter().all(|link| link.queues.has_passed_on(to))
-                && in_flight.into_iter().all(|sending| sending.id.serial > to)
-        })
+        flushing::flush(context)
     }
 
-    /// Sees off what libfabric still has, and says goodbye to everybody.
     fn close(context: &mut OfiContext) {
-        let (end, mut events) = (Instant::now() + CLOSE_WAITS, Vec::new());
-        while !context.is_broken() {
-            if context.transport.endpoint().poll(&mut events).is_err() {
-                break;
-            }
-            let found = !events.is_empty();
-            for event in events.drain(..) {
-                match event {
-                    Event::Arrived(it) => context.transport.endpoint().was_seen(it),
-                    Event::Sent(note) => flight_landed(context, note, None),
-                    Event::Near(_)
-                    | Event::Moved(..)
-                    | Event::Unsent(..)
-                    | Event::Lost(..)
-                    | Event::Failed(_) => {}
-                }
-            }
-            let is_out = context.transport.endpoint().lent() > 0;
-            // Others may go on sending.
-            if (!found && !is_out) || Instant::now() >= end {
-                break;
-            }
-        }
-        let all: Vec<_> = context.links.iter().map(|link| link.peer.index()).collect();
-        all.into_iter().for_each(|place| context.say_goodbye(place));
-        drop(context.transport.endpoint.take());
+        flushing::close(context);
     }
 
     fn forget(&mut self) {
@@ -504,7 +502,7 @@ fn happened(context: &mut OfiContext, event: Event) {
                 context.moved(peer, id, fault.is_some());
             }
         }
-        Event::Lost(address, fault) => frame_lost(context, address, fault),
+        Event::Lost(address, fault) => way_lost(context, address, fault),
         // Of a receive: whose it was is not known. A connection that is broken shows on its lifeline, or is stalled.
         Event::Failed(fault) => tracing::debug!(%fault, "libfabric reports a failure of nobody's"),
     }
@@ -553,9 +551,9 @@ fn flight_landed(context: &mut OfiContext, note: u64, fault: Option<Fault>) {
     }
 }
 
-/// A frame that was said to have left is lost: whoever waits for an answer to it would wait in vain.
-fn frame_lost(context: &mut OfiContext, address: u64, fault: Fault) {
-    let is_cut = |route: &Route| route.remote.as_ref().is_some_and(|it| it.address == address);
+/// The way to an address is broken: a frame that was said to have left is lost, whose answer would be waited for in vain, or it takes nothing.
+fn way_lost(context: &mut OfiContext, address: u64, fault: Fault) {
+    let is_cut = |route: &Route| route.address() == Some(address);
     let cut = context.links.iter().filter(|link| is_cut(&link.way.own.route));
     let places: Vec<u32> = cut.map(|link| link.peer.index()).collect();
     places.into_iter().for_each(|place| context.way_broke(place, fault));

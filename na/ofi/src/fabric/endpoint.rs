@@ -1,7 +1,7 @@
 //! An endpoint with its queue, its address vector and its frames.
 //!
 //! Short messages are injected: their bytes are taken at once, and only failure is told (selective completion).
-//! Longer ones go out of frames and are told. Receives stay posted; a message that has arrived is looked at in its
+//! Longer ones go out of frames and are told, and so does a short one now and then (`sends`). Receives stay posted; a message that has arrived is looked at in its
 //! frame, which is then posted again. Nothing here blocks, and one failed operation costs no other's completion.
 
 use std::{
@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 
 use crate::fabric::{
     Fault,
-    frames::{FRAMES_MAX, Frames},
+    frames::{FRAMES_MAX, Frames, SENDS_MAX},
     handles::Handle,
     injected::Injected,
     intake::{Arrival, Intake, Taken},
@@ -26,6 +26,7 @@ use crate::fabric::{
     offer::{Offer, is_socket, library},
     open::{name_of, open_domain, open_endpoint_somewhere, open_fabric, open_queue, open_vector},
     rma::{OneSided, register},
+    sends::{Next, Sends},
     stuck::{PeerLock, RegionLock},
     way::{Form, Way},
 };
@@ -91,8 +92,7 @@ pub(crate) struct Endpoint {
     is_multi: bool,
     /// What the library wants to be told of the frames (`FI_MR_LOCAL`), as addresses.
     descriptors: [usize; 2],
-    notes: Vec<u64>,
-    free: Vec<usize>,
+    sends: Sends,
     inject_max: usize,
     scratch: Box<[u8; INJECT_MAX]>,
     wait_fd: Option<RawFd>,
@@ -117,6 +117,11 @@ fn inject_max(offer: &Offer) -> usize {
     if is_datagrams { 0 } else { offer.limits().inject_size.min(INJECT_MAX) }
 }
 
+/// Messages that the library takes at a time, of all addresses together, injected ones among them: where its layer rxm does.
+fn queue_of(offer: &Offer) -> Option<usize> {
+    offer.provider.contains("ofi_rxm").then(|| offer.limits().transmit_size)
+}
+
 impl Endpoint {
     /// Opens everything.
     ///
@@ -130,9 +135,8 @@ impl Endpoint {
         let av = open_vector(&domain)?;
         let multi = form.is_multi.then_some(frame);
         let (ep, is_multi) = open_endpoint_somewhere(&domain, offer, (&cq, &av), multi)?;
-        let count = |size: usize| size.clamp(1, FRAMES_MAX);
-        let transmit = Frames::new(count(limits.transmit_size), frame);
-        let intake = Intake::new(count(limits.receive_size), frame, is_multi);
+        let transmit = Frames::new(limits.transmit_size.clamp(1, SENDS_MAX), frame);
+        let intake = Intake::new(limits.receive_size.clamp(1, FRAMES_MAX), frame, is_multi);
         let mut regions = Vec::new();
         let mut descriptors = [0; 2];
         if limits.mr_mode & sys::MR_LOCAL != 0 {
@@ -154,8 +158,7 @@ impl Endpoint {
         let one_sided = (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits, is_copied));
         let mut endpoint = Self {
             one_sided,
-            notes: vec![0; transmit.count()],
-            free: (0..transmit.count()).collect(),
+            sends: Sends::new(transmit.count(), queue_of(offer)),
             inject_max: inject_max(offer),
             ep,
             regions,
@@ -318,6 +321,7 @@ impl Endpoint {
         self.near.remove(&address);
         self.locks.remove(&address);
         self.injected.forget(address);
+        self.sends.forget(address);
         if let Some(side) = &mut self.one_sided {
             side.lose(address);
         }
@@ -334,14 +338,14 @@ impl Endpoint {
     }
 
     /// Sends `len` bytes that `fill` writes; they are written again when this is tried again. When `fill`
-    /// answers `false`, nothing is sent.
+    /// answers `false`, nothing is sent. `is_told`: they are lent, however short.
     ///
     /// # Errors
     /// A [`Fault`] that [is no more than "not now"](Fault::is_again), or a worse one.
     pub(crate) fn send(
         &mut self,
         to: u64,
-        len: usize,
+        (len, is_told): (usize, bool),
         note: u64,
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<Handed, Fault> {
@@ -365,35 +369,50 @@ impl Endpoint {
         if !self.may_send(to) {
             return Err(Fault::new("fi_send", sys::errno::AGAIN));
         }
-        if len <= self.inject_max {
-            let bytes = &mut self.scratch[..len];
-            if !fill(bytes) {
-                return Err(not_written);
+        match self.sends.next(to, len <= self.inject_max && !is_told) {
+            Next::Inject => {
+                let bytes = &mut self.scratch[..len];
+                if !fill(bytes) {
+                    return Err(not_written);
+                }
+                self.inject(to, len)?;
+                Ok(Handed::Injected)
             }
-            let start = bytes.as_mut_ptr().cast();
-            let message = (start, len, ptr::null_mut(), self.injected.context_of(to));
-            // SAFETY:
-            // - open; injected bytes are taken before this returns, the context is kept until the endpoint is closed.
-            let sent = unsafe { self.way.send(&self.ep, to, message, sys::INJECT) };
-            return sent.map(|()| Handed::Injected);
+            Next::Lend(frame) => {
+                if !fill(self.transmit.bytes_mut(frame, len)) {
+                    return Err(not_written);
+                }
+                self.send_frame(to, (frame, len))?;
+                self.sends.lent(to, note);
+                Ok(Handed::Lent)
+            }
+            Next::Wait => Err(Fault::new("fi_send", sys::errno::AGAIN)),
         }
-        let frame = *self.free.last().ok_or(Fault::new("fi_send", sys::errno::AGAIN))?;
-        if !fill(self.transmit.bytes_mut(frame, len)) {
-            return Err(not_written);
-        }
+    }
+
+    /// Injects what was written.
+    fn inject(&mut self, to: u64, len: usize) -> Result<(), Fault> {
+        let start = self.scratch[..len].as_mut_ptr().cast();
+        let message = (start, len, ptr::null_mut(), self.injected.context_of(to));
+        // SAFETY:
+        // - open; injected bytes are taken before this returns, the context is kept until the endpoint is closed.
+        unsafe { self.way.send(&self.ep, to, message, sys::INJECT) }?;
+        self.sends.injected(to);
+        Ok(())
+    }
+
+    /// Sends out of a frame.
+    fn send_frame(&mut self, to: u64, (frame, len): (usize, usize)) -> Result<(), Fault> {
         let (bytes, context) = self.transmit.lend(frame);
         let descriptor = ptr::with_exposed_provenance_mut(self.descriptors[0]);
         let message = (bytes, len, descriptor, context);
         // SAFETY:
         // - open; the frame is lent until it has completed.
         let sent = unsafe { self.way.send(&self.ep, to, message, sys::COMPLETION) };
-        if let Err(fault) = sent {
+        if sent.is_err() {
             self.transmit.take_back(frame);
-            return Err(fault);
         }
-        self.free.pop();
-        self.notes[frame] = note;
-        Ok(Handed::Lent)
+        sent
     }
 
     /// A peer was killed, perhaps in the middle of something.
@@ -406,9 +425,9 @@ impl Endpoint {
         self.locks.is_empty() || self.locks.get_mut(&to).is_none_or(PeerLock::frees)
     }
 
-    /// Frames that are out for sending.
-    pub(crate) fn lent(&self) -> usize {
-        self.transmit.count() - self.free.len()
+    /// What was handed over.
+    pub(crate) fn sends(&self) -> &Sends {
+        &self.sends
     }
 
     /// The bytes of a message that has arrived, until the next [`Endpoint::poll`].
@@ -465,14 +484,15 @@ impl Endpoint {
             }
             Taken::NotOurs => {}
         }
-        self.move_completed(entry.op_context, None).or_else(|| self.sent(entry.op_context))
+        self.move_completed(entry.op_context, None)
+            .or_else(|| self.came_back(entry.op_context, true)?.map(Event::Sent))
     }
 
-    fn sent(&mut self, context: *mut c_void) -> Option<Event> {
+    /// `Some`: a frame of ours, with the note of its message unless its address was removed.
+    fn came_back(&mut self, context: *mut c_void, is_sent: bool) -> Option<Option<u64>> {
         let frame = self.transmit.find(context).filter(|frame| self.transmit.is_lent(*frame))?;
         self.transmit.take_back(frame);
-        self.free.push(frame);
-        Some(Event::Sent(self.notes[frame]))
+        Some(self.sends.came_back(frame, is_sent))
     }
 
     fn move_completed(&mut self, context: *mut c_void, fault: Option<Fault>) -> Option<Event> {
@@ -522,9 +542,9 @@ impl Endpoint {
             events.push(Event::Failed(fault));
             return Ok(());
         }
-        events.push(match (self.sent(context), self.injected.address_of(context)) {
-            (Some(Event::Sent(note)), _) => Event::Unsent(note, fault),
-            (_, Some(address)) => Event::Lost(address, fault),
+        events.push(match (self.came_back(context, false), self.injected.address_of(context)) {
+            (Some(Some(note)), _) => Event::Unsent(note, fault),
+            (None, Some(address)) => Event::Lost(address, fault),
             _ => Event::Failed(fault),
         });
         Ok(())

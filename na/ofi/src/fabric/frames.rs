@@ -16,8 +16,10 @@ struct Context {
     internal: [usize; 8],
 }
 
-/// Most frames of an endpoint and direction.
+/// Most frames of an endpoint that are posted for messages.
 pub(crate) const FRAMES_MAX: usize = 256;
+/// Most frames of an endpoint for sending. Memory of those that nobody needs is never touched.
+pub(crate) const SENDS_MAX: usize = 512;
 
 #[cfg(test)]
 thread_local! {

@@ -12,7 +12,8 @@
 //! | `near` | endpoints of this process know when one another is closed |
 //! | `open` | opens what an endpoint is made of |
 //! | `rma` | one-sided operations, and registration as each provider wants it |
-//! | `shares` | how many moves may be under way, and whose |
+//! | `sends` | which message may leave now, injected or in a frame, and which have gone |
+//! | `shares` | how many moves and frames may be under way, and whose |
 //! | `stuck` | a lock that a killed process has left locked |
 //! | `closing` | how an endpoint is closed |
 //! | `endpoint` | an endpoint with its queue, its address vector and its frames |
@@ -31,6 +32,7 @@ mod near;
 mod offer;
 mod open;
 mod rma;
+mod sends;
 mod shares;
 mod stuck;
 #[cfg(test)]

@@ -52,6 +52,9 @@ impl Wanted<'_> {
     }
 }
 
+/// Sends and moves that libfabric's tcp may have at a time, of all peers together, injected messages among them: the most that rxm takes (`RXM_TX_SIZE`).
+const TCP_SENDS: usize = 16_384;
+
 /// One way to communicate: a provider on a domain, usually an interface or a card.
 pub(crate) struct Offer {
     info: *mut sys::Info,
@@ -154,8 +157,8 @@ impl Hints {
         // SAFETY: as above
         let transmit = unsafe { &mut *info.tx_attr };
         transmit.msg_order = sys::ORDER_SAS;
-        // Providers allocate for as many.
-        transmit.size = FRAMES_MAX;
+        // Providers allocate for as many; tcp when they are used, and what never completes stays with it.
+        transmit.size = if wanted.provider == Some("tcp") { TCP_SENDS } else { FRAMES_MAX };
         // SAFETY: as above
         let receive = unsafe { &mut *info.rx_attr };
         receive.msg_order = sys::ORDER_SAS;
@@ -253,6 +256,17 @@ impl Offer {
         // SAFETY: as above
         let domain = unsafe { &mut *domain };
         domain.mr_mode |= mr_mode;
+    }
+
+    /// As if the provider had so long a queue for sends.
+    #[cfg(test)]
+    pub(crate) fn limit_sends(&mut self, size: usize) {
+        // SAFETY:
+        // - as in `limits`; `&mut self` makes it ours alone.
+        let transmit = unsafe { (*self.info).tx_attr };
+        // SAFETY: as above
+        let transmit = unsafe { &mut *transmit };
+        transmit.size = size;
     }
 
     /// What the provider takes, and wants.

@@ -13,6 +13,8 @@ use crate::fabric::{
     way::ask_for_multi,
 };
 
+/// Ends of sends and moves that a queue has room for.
+const TOLD_MAX: usize = 1024;
 /// Further names that are tried for an endpoint whose own is in use.
 const NAMES_TRIED: usize = 64;
 
@@ -55,7 +57,7 @@ pub(super) fn open_queue(
     let kinds: &[_] = if waits { &[sys::WAIT_FD, sys::WAIT_NONE] } else { &[sys::WAIT_NONE] };
     for wait_obj in kinds.iter().copied() {
         let mut attr = sys::CqAttr {
-            size: limits.transmit_size + limits.receive_size,
+            size: limits.transmit_size.min(TOLD_MAX) + limits.receive_size,
             flags: 0,
             format: sys::CQ_FORMAT_DATA,
             wait_obj,

@@ -29,6 +29,8 @@ const FRAME_KEYS: u64 = 2;
 const NO_KEY: i32 = 266;
 /// Keys that are tried for a registration where they are so short that two may be the same.
 const KEYS_TRIED: usize = 64;
+/// Moves of all peers together, but for the first one of each.
+const MOVES_MAX: usize = 64;
 /// Places for moves. libfabric's shm (1.17) never tells of some that were under way to a process that is killed: nobody
 /// knows whether it still has their contexts, so that their places are lost until the endpoint is closed. When all are,
 /// bytes travel in frames.
@@ -103,7 +105,7 @@ impl OneSided {
             lent: Vec::new(),
             unclosed: Vec::new(),
             moves: (0..PLACES).map(|_| None).collect(),
-            shares: Shares::default(),
+            shares: Shares::new(MOVES_MAX),
             contexts: Frames::new(PLACES, 1),
             mr_mode: limits.mr_mode,
             key_size: limits.mr_key_size,

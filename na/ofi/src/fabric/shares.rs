@@ -1,26 +1,40 @@
-//! How many moves may be under way, and whose.
+//! How many operations of a kind may be under way, and whose: moves, and frames.
 //!
-//! A peer that has stopped never completes what is moved to it. So each peer may have one move under way whatever others have, and more as long as
-//! those are no more than are free: one that has stopped takes half of the places, a second one half of the rest.
+//! A peer that has stopped never completes what is on its way to it. So each peer may have one operation under way whatever others have, and more as
+//! long as those are no more than are free: one that has stopped takes half of the places, a second one half of the rest.
 
 use rustc_hash::FxHashMap;
 
-/// Moves of all peers together, but for the first one of each.
-const MOVES_MAX: usize = 64;
-
-/// Moves under way.
-#[derive(Debug, Default)]
+/// Operations under way.
+#[derive(Debug)]
 pub(super) struct Shares {
+    /// Of all peers together, but for the first one of each.
+    most: usize,
     all: usize,
     /// By address; nobody without any.
     of: FxHashMap<u64, usize>,
 }
 
 impl Shares {
-    /// Whether another one may be made to a peer's memory, or from it.
+    /// None under way.
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, all: 0, of: FxHashMap::default() }
+    }
+
+    /// Whether a peer may have another one.
     pub(super) fn may_add(&self, peer: u64) -> bool {
-        let own = self.of.get(&peer).copied().unwrap_or(0);
-        own == 0 || own < MOVES_MAX.saturating_sub(self.all)
+        let own = self.own(peer);
+        own == 0 || own < self.most.saturating_sub(self.all)
+    }
+
+    /// How many a peer has.
+    pub(super) fn own(&self, peer: u64) -> usize {
+        self.of.get(&peer).copied().unwrap_or(0)
+    }
+
+    /// How many all have.
+    pub(super) fn all(&self) -> usize {
+        self.all
     }
 
     /// It is under way.
@@ -50,7 +64,7 @@ mod tests {
 
     #[test]
     fn who_completes_nothing_leaves_half_of_what_is_free_to_the_next_one_and_one_to_all() {
-        let mut shares = Shares::default();
+        let mut shares = Shares::new(64);
         let mut taken = Vec::new();
         for peer in 0..10 {
             let mut own = 0;

@@ -191,7 +191,7 @@ mod tests {
         let own = endpoint.name().to_vec();
         let there = endpoint.insert(&own).unwrap();
         let mut events = Vec::new();
-        while endpoint.send(there, 3, 1, |_| true).is_err() {
+        while endpoint.send(there, (3, false), 1, |_| true).is_err() {
             endpoint.poll(&mut events).unwrap();
         }
         while !events.iter().any(|event| matches!(event, Event::Arrived(_))) {

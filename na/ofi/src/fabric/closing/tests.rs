@@ -259,14 +259,14 @@ fn an_injected_message_that_is_lost_says_to_whom_it_was_on_its_way() {
     let [one, other] = receivers.each_ref().map(|it| sender.insert(it.name()).unwrap());
     lose_everything(&mut sender);
     for to in [one, other, one] {
-        assert_eq!(sender.send(to, 8, 1, |_| true), Ok(Handed::Injected));
+        assert_eq!(sender.send(to, (8, false), 1, |_| true), Ok(Handed::Injected));
         let mut events = Vec::new();
         sender.poll(&mut events).unwrap();
         let lost = matches!(events[..], [Event::Lost(address, fault)]
             if address == to && fault.number == nix::libc::ECONNRESET);
         assert!(lost, "{events:?}");
     }
-    sender.send(one, 8, 1, |_| true).unwrap();
+    sender.send(one, (8, false), 1, |_| true).unwrap();
     sender.remove(one);
     let mut events = Vec::new();
     sender.poll(&mut events).unwrap();
