@@ -76,14 +76,15 @@ impl Incoming {
         Ok((this, held))
     }
 
-    /// What the sender says about what is held: these files are what they should be. Makes folders and links.
+    /// What the sender says about what is held: these files are what they should be, and those will not come, so that nothing is in
+    /// their way. Makes folders and links.
     ///
     /// # Errors
     /// A file is there that is another one and may not be replaced, or the system's.
-    pub fn settle(&mut self, same: &[u32]) -> Result<(), Trouble> {
-        let same: HashSet<u32> = same.iter().copied().collect();
+    pub fn settle(&mut self, same: &[u32], lost: &[u32]) -> Result<(), Trouble> {
+        let [same, lost] = [same, lost].map(|it| it.iter().copied().collect::<HashSet<u32>>());
         self.make_way().map_err(|(path, why)| Trouble::new(path, why))?;
-        for entry in 0..self.count() {
+        for entry in (0..self.count()).filter(|entry| !lost.contains(entry)) {
             let made = self.settle_one(entry, same.contains(&entry));
             made.map_err(|why| Trouble::new(self.path(entry), why))?;
         }

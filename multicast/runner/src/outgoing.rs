@@ -35,7 +35,8 @@ impl<'a> Outgoing<'a> {
     /// Of a plan.
     #[must_use]
     pub fn new(source: &'a Source, offer: &'a Offer, plan: Plan) -> Self {
-        Self { source, offer, waiting: plan.needs.into(), current: None, failed: Vec::new() }
+        let failed = plan.lost.into_iter().map(|(_, trouble)| trouble).collect();
+        Self { source, offer, waiting: plan.needs.into(), current: None, failed }
     }
 
     /// A part of about this many bytes; `None`: there is nothing more.

@@ -12,6 +12,8 @@ pub struct Plan {
     pub needs: Vec<Need>,
     /// Of each host: entries whose file is there, and is what it should be.
     pub same: Vec<Vec<u32>>,
+    /// Entries whose file could not be read here, and why: nothing of them travels.
+    pub lost: Vec<(u32, Trouble)>,
     /// Bytes that travel.
     pub bytes: u64,
 }
@@ -28,14 +30,11 @@ pub struct Need {
 }
 
 /// `held`: what each host says to have. `sums`: those of a file here, which is read for them; only where somebody has some of it.
-///
-/// # Errors
-/// Those of `sums`.
 pub fn plan(
     offer: &Offer,
     held: &[Vec<Held>],
     mut sums: impl FnMut(u32) -> Result<Vec<Sum>, Trouble>,
-) -> Result<Plan, Trouble> {
+) -> Plan {
     let hosts: Vec<_> = held.iter().map(|held| by_entry(held)).collect();
     let mut plan = Plan { same: vec![Vec::new(); hosts.len()], ..Plan::default() };
     for (entry, what) in (0_u32..).zip(offer.entries.iter().map(|entry| &entry.what)) {
@@ -46,7 +45,13 @@ pub fn plan(
             plan.needs.push(Need { entry, blocks: None, sums: None });
             continue;
         }
-        let own = sums(entry)?;
+        let own = match sums(entry) {
+            Ok(own) => own,
+            Err(trouble) => {
+                plan.lost.push((entry, trouble));
+                continue;
+            }
+        };
         let mut lacks = vec![false; own.len()];
         let mut is_needed = false;
         for (host, same) in hosts.iter().zip(&mut plan.same) {
@@ -68,7 +73,7 @@ pub fn plan(
             plan.needs.push(Need { entry, blocks: Some(blocks), sums: Some(own) });
         }
     }
-    Ok(plan)
+    plan
 }
 
 #[cfg(test)]
@@ -86,7 +91,7 @@ mod tests {
     fn what_nobody_has_travels_whole_and_is_not_read_before() {
         let offer =
             offer(&[("d", What::Folder), ("d/a", What::File(10_000)), ("b", What::File(0))]);
-        let planned = plan(&offer, &[vec![], vec![]], |_| panic!("nobody has any of it")).unwrap();
+        let planned = plan(&offer, &[vec![], vec![]], |_| panic!("nobody has any of it"));
         let entries: Vec<_> =
             planned.needs.iter().map(|need| (need.entry, need.blocks.clone())).collect();
         assert_eq!((entries, planned.bytes), (vec![(1, None), (2, None)], 10_000));
@@ -106,7 +111,7 @@ mod tests {
             let held: Vec<Vec<Held>> = theirs.iter().map(|it| {
                 it.iter().map(|(is_target, it)| Held { entry: 0, is_target: *is_target, sums: sums(it) }).collect()
             }).collect();
-            let planned = plan(&offer, &held, |_| Ok(sums(&own))).unwrap();
+            let planned = plan(&offer, &held, |_| Ok(sums(&own)));
             let travels = |block: usize| planned.needs.iter().any(|need| {
                 need.blocks.as_ref().is_none_or(|blocks| blocks.contains(&u32::try_from(block).unwrap()))
             });

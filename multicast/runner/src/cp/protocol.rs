@@ -12,9 +12,9 @@ pub(crate) type Session = [u8; 16];
 #[hg::rpc(name = "multicast-cp.offer")]
 pub(crate) fn offer(session: Session, offer: Offer) -> Result<Vec<Held>, Trouble>;
 
-/// Those entries are there as they should be. What else has no bytes is made.
+/// These entries are there as they should be, and those will not come. What else has no bytes is made.
 #[hg::rpc(name = "multicast-cp.settle")]
-pub(crate) fn settle(session: Session, same: Vec<u32>) -> Result<(), Trouble>;
+pub(crate) fn settle(session: Session, same: Vec<u32>, lost: Vec<u32>) -> Result<(), Trouble>;
 
 /// The group by which the bytes come.
 #[hg::rpc(name = "multicast-cp.join")]

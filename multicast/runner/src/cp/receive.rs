@@ -116,8 +116,8 @@ impl Receiver {
             this.offer((session, request.origin()), offer)
         })?;
         let this = Arc::clone(&self);
-        engine.serve_blocking(protocol::settle, move |_, (session, same)| {
-            this.settle(session, &same)
+        engine.serve_blocking(protocol::settle, move |_, (session, same, lost)| {
+            this.settle(session, &same, &lost)
         })?;
         let this = Arc::clone(&self);
         engine.serve_blocking(protocol::join, move |_, (session, members)| {
@@ -164,9 +164,9 @@ impl Receiver {
         matches!(sign, Err(CallError::PeerGone { .. }))
     }
 
-    fn settle(&self, session: Session, same: &[u32]) -> Result<(), Trouble> {
+    fn settle(&self, session: Session, same: &[u32], lost: &[u32]) -> Result<(), Trouble> {
         let mut copy = self.lock();
-        let settled = taking(&of(&mut copy, session)?.state).incoming.settle(same);
+        let settled = taking(&of(&mut copy, session)?.state).incoming.settle(same, lost);
         settled.map_err(|trouble| {
             *copy = None;
             said(trouble)

@@ -121,16 +121,10 @@ impl Copy<'_> {
             return false;
         }
         let claims: Vec<Vec<Held>> = held.iter().map(|(_, held)| held.clone()).collect();
-        let planned = match plan(&self.offer, &claims, |entry| self.source.sums(&self.offer, entry))
-        {
-            Ok(planned) => planned,
-            Err(trouble) => {
-                held.iter().for_each(|(host, _)| self.hosts[*host].fail(&trouble));
-                return false;
-            }
-        };
+        let planned = plan(&self.offer, &claims, |entry| self.source.sums(&self.offer, entry));
         let same = held.iter().map(|(host, _)| *host).zip(planned.same.iter().cloned()).collect();
-        let settled = self.settle(&peers, same);
+        let lost: Vec<u32> = planned.lost.iter().map(|it| it.0).collect();
+        let settled = self.settle(&peers, same, &lost);
         if settled.is_empty() {
             return false;
         }
@@ -182,13 +176,19 @@ impl Copy<'_> {
         self.without_failed(answers)
     }
 
-    fn settle(&mut self, peers: &[Option<Peer>], same: Asked<Vec<u32>>) -> Vec<usize> {
+    fn settle(
+        &mut self,
+        peers: &[Option<Peer>],
+        same: Asked<Vec<u32>>,
+        lost: &[u32],
+    ) -> Vec<usize> {
         let engine = self.multicast.engine().clone();
         let peer = |host: usize| peers[host].as_ref().expect("it has answered");
         let calls = same.into_iter();
         let calls: Vec<_> = calls
             .map(|(host, same)| {
-                (host, engine.call(protocol::settle, peer(host), (self.session, same)))
+                let settle = (self.session, same, lost.to_vec());
+                (host, engine.call(protocol::settle, peer(host), settle))
             })
             .collect();
         let answers = self.answers(calls);

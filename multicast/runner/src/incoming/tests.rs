@@ -55,8 +55,9 @@ impl Sender {
     fn begin(&self, to: &TestFolder) -> Result<(Incoming, Outgoing<'_>), Trouble> {
         let folder = Folder::open(&to.0).unwrap();
         let (mut incoming, held) = Incoming::begin(folder, self.offer.clone(), 0o022)?;
-        let plan = plan(&self.offer, &[held], |entry| self.source.sums(&self.offer, entry))?;
-        incoming.settle(&plan.same[0])?;
+        let plan = plan(&self.offer, &[held], |entry| self.source.sums(&self.offer, entry));
+        let lost: Vec<u32> = plan.lost.iter().map(|it| it.0).collect();
+        incoming.settle(&plan.same[0], &lost)?;
         Ok((incoming, Outgoing::new(&self.source, &self.offer, plan)))
     }
 }
@@ -207,7 +208,7 @@ fn links_in_the_target_lead_nowhere_else() {
     both.entries.push(Entry { path: second, what: What::File(3), ..first.entries[0].clone() });
     let folder = Folder::open(&to.0).unwrap();
     let (mut incoming, _) = Incoming::begin(folder, both, 0).unwrap();
-    incoming.settle(&[]).unwrap();
+    incoming.settle(&[], &[]).unwrap();
     let mut writer = crate::part::Writer::default();
     let sum = writer.block((1, 0), 3, |_| Ok::<(), ()>(())).unwrap();
     writer.end(1, Sum::of_file(3, &[sum]));
@@ -268,6 +269,27 @@ fn what_somebody_changes_on_the_disk_meanwhile_gets_no_name() {
     }
     assert_eq!(taken.unwrap_err().why, "what lies there is not what was written");
     assert_eq!(to.names(), [spool::NAME]);
+}
+
+#[test]
+fn a_file_that_has_changed_between_two_attempts_costs_the_others_nothing() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    let paths = ["begun", "other", "whole"].map(|name| file(&from, name, &bytes(2 * 4096, 1)));
+    let sender = Sender::new(&paths);
+    fs::copy(&paths[2], to.0.join("whole")).unwrap();
+    assert_eq!(sender.copy_some(&to, 1), Ok(4096));
+    fs::write(&paths[0], "changed").unwrap();
+    fs::write(&paths[2], "changed").unwrap();
+    let (mut incoming, mut outgoing) = sender.begin(&to).unwrap();
+    incoming.take(&outgoing.next_part(usize::MAX).unwrap()).unwrap();
+    assert_eq!(outgoing.next_part(usize::MAX), None);
+    let failed: Vec<_> = outgoing.failed().iter().map(|it| it.path.rsplit('/').next()).collect();
+    assert_eq!(failed, [Some("begun"), Some("whole")]);
+    assert!(outgoing.failed().iter().all(|it| it.why.contains("has changed")));
+    let said = incoming.finish().unwrap_err();
+    assert_eq!((&said.path[..], &said.why[..]), ("begun", "has not come whole"));
+    assert_eq!(fs::read(to.0.join("other")).unwrap(), bytes(2 * 4096, 1));
+    assert_eq!(fs::read(to.0.join("whole")).unwrap(), bytes(2 * 4096, 1));
 }
 
 proptest! {
