@@ -96,7 +96,7 @@ impl Folder {
     /// # Errors
     /// The system's: the folder above is not there, or something has this name.
     pub fn make(&self, path: &Below) -> io::Result<()> {
-        Ok(mkdirat(self.parent(path)?, path.name(), Mode::RWXU)?)
+        Ok(mkdirat(self.parent(path)?, path.name(), BARE)?)
     }
 
     /// Opens a plain file, to be read.
@@ -151,6 +151,16 @@ impl Folder {
     /// The system's.
     pub fn dress(&self, path: &Below, mode: u32, mtime: Option<(i64, u32)>) -> io::Result<()> {
         dress(&File::from(self.open_below(path, FOLDER)?), mode, mtime)
+    }
+
+    /// Sets the mode of a folder that [`make`](Self::make) has made, for this or for an interrupted copy. One that was there keeps its own:
+    /// it may be private, or somebody else's.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn dress_bare(&self, path: &Below, mode: u32) -> io::Result<()> {
+        let is_bare = fstat(self.at(Some(path))?)?.st_mode & BITS == BARE.bits();
+        if is_bare { self.dress(path, mode, None) } else { Ok(()) }
     }
 
     /// The file system of a path that is there or not, and of this folder: whether they are the same.
@@ -240,6 +250,10 @@ fn beneath(folder: &OwnedFd, path: &OsStr, how: OFlags) -> io::Result<OwnedFd> {
     Err(io::Error::from(Errno::AGAIN))
 }
 
+/// Of a folder until it gets its mode: nobody gives a folder this one, in which the sticky bit has no meaning.
+const BARE: Mode = Mode::RWXU.union(Mode::SVTX);
+/// Of modes: without those that a folder takes over from the one above it.
+const BITS: u32 = 0o1777;
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 /// Lookups while others rename folders.
 const TRIES: usize = 128;

@@ -116,7 +116,7 @@ impl Incoming {
         self.end(&reader.ends(&self.offer).map_err(malformed)?)
     }
 
-    /// Everything has come: folders get their modes and times, and nothing is left beside what was copied.
+    /// Everything has come: folders that were made get their modes and times, and nothing is left beside what was copied.
     ///
     /// # Errors
     /// A file has not come whole, or the system's.
@@ -127,12 +127,12 @@ impl Incoming {
         }
         // What is in a folder changes its time, so those inside come first.
         for entry in (0..self.count()).rev() {
+            let (path, mode) = (self.path(entry), self.mode(entry, FOLDER_BITS));
             let dressed = match self.entry(entry).what {
-                What::Folder => self.folder.dress(
-                    self.path(entry),
-                    self.mode(entry, FOLDER_BITS),
-                    self.mtime(entry),
-                ),
+                What::Folder if self.offer.preserve => {
+                    self.folder.dress(path, mode, self.mtime(entry))
+                }
+                What::Folder => self.folder.dress_bare(path, mode),
                 What::File(_) | What::Link(_) => continue,
             };
             dressed.map_err(|why| Trouble::new(self.path(entry), why))?;
@@ -238,26 +238,22 @@ impl Incoming {
             way.push(folder);
         }
         for folder in way.into_iter().rev() {
-            let made = match self.folder.is_folder(&folder) {
-                Ok(true) => Ok(()),
-                Ok(false) => {
-                    let mode = 0o777 & !self.umask;
-                    self.folder.make(&folder).and_then(|()| self.folder.dress(&folder, mode, None))
-                }
-                Err(error) => Err(error),
-            };
+            let made = self.make_folder(&folder);
+            let made = made.and_then(|()| self.folder.dress_bare(&folder, 0o777 & !self.umask));
             made.map_err(|error| (folder, error))?;
         }
         Ok(())
+    }
+
+    fn make_folder(&self, path: &Below) -> io::Result<()> {
+        if self.folder.is_folder(path)? { Ok(()) } else { self.folder.make(path) }
     }
 
     fn settle_one(&mut self, entry: u32, is_same: bool) -> io::Result<()> {
         let path = self.path(entry).clone();
         match (&self.entry(entry).what, self.state(entry)) {
             (What::Folder, _) => {
-                if !self.folder.is_folder(&path)? {
-                    self.folder.make(&path)?;
-                }
+                self.make_folder(&path)?;
                 self.states[entry as usize] = State::Whole;
             }
             (What::Link(_), State::Whole) => {}
@@ -331,7 +327,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Whether all blocks of a file have come, and sum up to this; its mode and time are as they should be, too.
+    /// Whether all blocks of a file have come, and sum up to this.
     fn check_sums(&mut self, entry: u32, sum: Sum) -> io::Result<()> {
         if matches!(self.state(entry), State::Whole) {
             return Ok(());
@@ -343,11 +339,10 @@ impl Incoming {
         if Sum::of_file(size, &sums) != sum {
             return Err(io::Error::other("its checksum is wrong"));
         }
-        let (mode, mtime) = (self.mode(entry, FILE_BITS), self.mtime(entry));
-        dress(self.file(entry)?, mode, mtime)
+        Ok(())
     }
 
-    /// Gives a file its name once it is on the disk, and what is read there is what has come.
+    /// Gives a file mode, time and name once it is on the disk, and what is read there is what has come.
     fn name(&mut self, entry: u32, is_synced: bool) -> io::Result<()> {
         if matches!(self.state(entry), State::Whole) {
             return Ok(());
@@ -362,6 +357,8 @@ impl Incoming {
         if !there.iter().map(Some).eq(sums.iter().map(Option::as_ref)) {
             return Err(io::Error::other("what lies there is not what was written"));
         }
+        // Not earlier: it may be a mode with which its owner cannot open it again.
+        dress(&file, self.mode(entry, FILE_BITS), self.mtime(entry))?;
         let path = self.path(entry);
         let placed =
             self.folder.place((self.spool.fd(), &Spool::name_of(path)), path, self.offer.force);

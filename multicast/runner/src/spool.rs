@@ -8,10 +8,11 @@ use std::{collections::HashSet, fs::File, io, os::fd::OwnedFd};
 
 use rustix::{
     fs::{
-        AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat,
-        ftruncate, mkdirat, openat, statat, unlinkat,
+        AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock,
+        fstat, ftruncate, mkdirat, openat, statat, unlinkat,
     },
     io::Errno,
+    process::geteuid,
 };
 use twox_hash::XxHash3_128;
 
@@ -29,7 +30,7 @@ impl Spool {
     /// Makes it, or takes the one over that another receiver has left.
     ///
     /// # Errors
-    /// Another receiver has it, or the system's.
+    /// Another receiver has it, it is not this user's alone, or the system's.
     pub fn open(folder: &Folder) -> io::Result<Self> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         loop {
@@ -49,9 +50,16 @@ impl Spool {
             }
             // Whoever had it may have removed it before it was locked here.
             let is_there = statat(folder.root(), NAME, AtFlags::SYMLINK_NOFOLLOW);
-            if is_there.is_ok_and(|there| fstat(&fd).is_ok_and(|own| own.st_ino == there.st_ino)) {
-                return Ok(Self { root: folder.root().try_clone()?, fd });
+            let own = fstat(&fd)?;
+            if !is_there.is_ok_and(|there| own.st_ino == there.st_ino) {
+                continue;
             }
+            // What lies in it gets names: nobody else may change it meanwhile.
+            if own.st_uid != geteuid().as_raw() || own.st_mode & 0o77 != 0 {
+                let why = "belongs to somebody else, or others may use it: remove it first";
+                return Err(io::Error::other(why));
+            }
+            return Ok(Self { root: folder.root().try_clone()?, fd });
         }
     }
 
@@ -91,17 +99,21 @@ impl Spool {
         Ok(names.into_iter().filter(|name| !matches!(name.as_str(), "." | "..")).collect())
     }
 
-    /// What an earlier copy has left of a file of this size.
+    /// What an earlier copy has left of a file of this size, whatever mode it was to have. Links count for nothing, and what cannot be read.
     ///
     /// # Errors
     /// The system's.
     pub fn left(&self, name: &str, size: u64) -> io::Result<Option<File>> {
-        match openat(&self.fd, name, FILE, Mode::empty()) {
-            Err(Errno::NOENT) => Ok(None),
+        match openat(&self.fd, name, LEFT, Mode::empty()) {
+            Err(Errno::NOENT | Errno::LOOP | Errno::ACCESS) => Ok(None),
             file => {
                 let file = File::from(file?);
                 let metadata = file.metadata()?;
-                Ok((metadata.is_file() && metadata.len() == size).then_some(file))
+                if !metadata.is_file() || metadata.len() != size {
+                    return Ok(None);
+                }
+                fchmod(&file, WRITABLE)?;
+                Ok(Some(file))
             }
         }
     }
@@ -111,8 +123,7 @@ impl Spool {
     /// # Errors
     /// The disk is full, or the system's.
     pub fn start(&self, name: &str, size: u64) -> io::Result<File> {
-        let file =
-            File::from(openat(&self.fd, name, FILE | OFlags::CREATE, Mode::RUSR | Mode::WUSR)?);
+        let file = File::from(openat(&self.fd, name, FILE, WRITABLE)?);
         let stat = fstat(&file)?;
         if u64::try_from(stat.st_size) != Ok(size) {
             ftruncate(&file, 0)?;
@@ -143,15 +154,20 @@ impl Drop for Spool {
     }
 }
 
-const FILE: OFlags =
-    OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+const LEFT: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+const FILE: OFlags = LEFT.union(OFlags::RDWR).union(OFlags::CREATE);
+const WRITABLE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::PermissionsExt as _,
+    };
 
     use super::*;
-    use crate::test_folder::TestFolder;
+    use crate::test_folder::{TestFolder, give_away};
 
     #[test]
     fn one_receiver_has_it_at_a_time_and_it_goes_when_nothing_is_left_in_it() {
@@ -166,6 +182,23 @@ mod tests {
         spool.keep_only(&HashSet::new()).unwrap();
         drop(spool);
         assert!(test.names().is_empty());
+    }
+
+    #[test]
+    fn one_that_others_may_write_into_is_not_taken_over() {
+        let test = TestFolder::new();
+        let folder = Folder::open(&test.0).unwrap();
+        let refused = || Spool::open(&folder).unwrap_err().to_string();
+        let place = test.0.join(NAME);
+        fs::create_dir(&place).unwrap();
+        for mode in [0o777, 0o710, 0o701] {
+            fs::set_permissions(&place, Permissions::from_mode(mode)).unwrap();
+            assert!(refused().contains("somebody else"), "{mode:o}");
+        }
+        fs::set_permissions(&place, Permissions::from_mode(0o700)).unwrap();
+        if give_away(&place) {
+            assert!(refused().contains("somebody else"));
+        }
     }
 
     #[test]

@@ -10,7 +10,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    offer::BLOCK_MIN, outgoing::Outgoing, plan::plan, source::Source, test_folder::TestFolder,
+    offer::BLOCK_MIN,
+    outgoing::Outgoing,
+    plan::plan,
+    source::Source,
+    test_folder::{TestFolder, as_ordinary_user, give_away},
 };
 
 /// A sender.
@@ -272,6 +276,53 @@ fn what_somebody_changes_on_the_disk_meanwhile_gets_no_name() {
 }
 
 #[test]
+fn files_that_nobody_may_write_come_for_an_ordinary_user_and_what_is_left_of_them_is_taken_up() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    let paths = ["a", "b"].map(|name| file(&from, name, &bytes(3 * 4096, 1)));
+    for path in &paths {
+        fs::set_permissions(path, Permissions::from_mode(0o444)).unwrap();
+    }
+    let sender = Sender::new(&paths);
+    as_ordinary_user(|| {
+        let (mut incoming, mut outgoing) = sender.begin(&to).unwrap();
+        // So both of them are left.
+        for name in ["a", "b"] {
+            file(&to, name, b"theirs");
+        }
+        let part = outgoing.next_part(usize::MAX).unwrap();
+        assert!(incoming.take(&part).unwrap_err().why.contains("has come meanwhile"));
+        drop(incoming);
+        // One of them can be read, the other one cannot, for whatever reason.
+        for (name, mode) in [("a", 0o444), ("b", 0)] {
+            fs::remove_file(to.0.join(name)).unwrap();
+            let left = to.0.join(spool::NAME).join(Spool::name_of(&Below::new(name).unwrap()));
+            fs::set_permissions(left, Permissions::from_mode(mode)).unwrap();
+        }
+        assert_eq!(sender.copy(&to), Ok(3 * 4096));
+    });
+    assert_eq!(to.names(), ["a", "b"]);
+    for name in ["a", "b"] {
+        let path = to.0.join(name);
+        assert_eq!(fs::read(&path).unwrap(), bytes(3 * 4096, 1));
+        assert_eq!(fs::metadata(path).unwrap().mode() & 0o7777, 0o444);
+    }
+}
+
+#[test]
+fn a_link_that_was_left_is_none_of_a_file_s_blocks() {
+    let (from, to, outside) = (TestFolder::new(), TestFolder::new(), TestFolder::new());
+    let secret = file(&outside, "secret", &bytes(4096, 1));
+    let sender = Sender::new(&[file(&from, "file", &bytes(4096, 1))]);
+    fs::create_dir(to.0.join(spool::NAME)).unwrap();
+    fs::set_permissions(to.0.join(spool::NAME), Permissions::from_mode(0o700)).unwrap();
+    let left = to.0.join(spool::NAME).join(Spool::name_of(&Below::new("file").unwrap()));
+    symlink(&secret, left).unwrap();
+    assert_eq!(sender.copy(&to), Ok(4096));
+    assert!(to.names() == ["file"] && fs::symlink_metadata(to.0.join("file")).unwrap().is_file());
+    assert_eq!(fs::read(secret).unwrap(), bytes(4096, 1));
+}
+
+#[test]
 fn a_file_that_has_changed_between_two_attempts_costs_the_others_nothing() {
     let (from, to) = (TestFolder::new(), TestFolder::new());
     let paths = ["begun", "other", "whole"].map(|name| file(&from, name, &bytes(2 * 4096, 1)));
@@ -290,6 +341,53 @@ fn a_file_that_has_changed_between_two_attempts_costs_the_others_nothing() {
     assert_eq!((&said.path[..], &said.why[..]), ("begun", "has not come whole"));
     assert_eq!(fs::read(to.0.join("other")).unwrap(), bytes(2 * 4096, 1));
     assert_eq!(fs::read(to.0.join("whole")).unwrap(), bytes(2 * 4096, 1));
+}
+
+#[test]
+fn folders_that_were_there_keep_their_modes_unless_that_is_asked_for() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    fs::create_dir_all(from.0.join("tree/private/new")).unwrap();
+    file(&from, "tree/private/new/file", b"abc");
+    fs::create_dir_all(to.0.join("tree/private")).unwrap();
+    fs::set_permissions(to.0.join("tree/private"), Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(from.0.join("tree/private"), Permissions::from_mode(0o755)).unwrap();
+    let mut sender = Sender::new(&[from.0.join("tree")]);
+    sender.copy(&to).unwrap();
+    let mode = |path: &str| fs::metadata(to.0.join(path)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("tree/private"), mode("tree/private/new")), (0o700, 0o755));
+    sender.offer.preserve = true;
+    sender.copy(&to).unwrap();
+    assert_eq!(mode("tree/private"), 0o755);
+}
+
+#[test]
+fn a_folder_of_somebody_else_takes_files_from_who_may_write_there() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    fs::create_dir(from.0.join("tree")).unwrap();
+    file(&from, "tree/file", b"abc");
+    let theirs = to.0.join("tree");
+    fs::create_dir(&theirs).unwrap();
+    fs::set_permissions(&theirs, Permissions::from_mode(0o775)).unwrap();
+    if give_away(&theirs) {
+        let copied = as_ordinary_user(|| Sender::new(&[from.0.join("tree")]).copy(&to));
+        assert_eq!((copied, fs::read(theirs.join("file")).unwrap()), (Ok(3), b"abc".to_vec()));
+    }
+}
+
+#[test]
+fn folders_that_an_interrupted_copy_has_made_get_their_modes_from_the_next_one() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    fs::create_dir_all(from.0.join("tree/deep")).unwrap();
+    file(&from, "tree/deep/file", &bytes(2 * 4096, 1));
+    fs::set_permissions(from.0.join("tree/deep"), Permissions::from_mode(0o555)).unwrap();
+    let sender = Sender::new(&[from.0.join("tree")]);
+    let mode = |path: &str| fs::metadata(to.0.join(path)).unwrap().mode() & 0o7777;
+    as_ordinary_user(|| {
+        sender.copy_some(&to, 1).unwrap();
+        assert_eq!(mode("tree/deep") & 0o77, 0, "nobody else's before it is whole");
+        sender.copy(&to).unwrap();
+    });
+    assert_eq!((mode("tree"), mode("tree/deep")), (0o755, 0o555));
 }
 
 proptest! {
