@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::{
     Error,
     arguments::{Arguments, Rate},
-    mpi::Scratch,
+    mpi::{ENDS_WITH_PARENT, Scratch},
     network::{self, Network},
     payload,
 };
@@ -114,8 +114,10 @@ impl Drop for Receiver {
 
 impl Copying<'_> {
     fn command(&self, host: u32) -> Command {
-        let mut command = self.network.command(host as usize, &self.program.to_string_lossy());
+        let mut command = self.network.command(host as usize, "setpriv");
         command
+            .args(ENDS_WITH_PARENT)
+            .arg(self.program)
             .args(["--setting", "unsent-kib=64", "--key-file"])
             .arg(self.key)
             .stdin(Stdio::null());

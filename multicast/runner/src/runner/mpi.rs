@@ -5,7 +5,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
 };
 
 use hg_job_runner::say::say;
@@ -175,26 +175,33 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// A folder of this run's, removed at the end.
-pub(crate) struct Scratch(pub(crate) PathBuf);
+/// A folder of this run's, which goes with it, however it ends: somebody else removes it when the runner's pipe is closed.
+pub(crate) struct Scratch(pub(crate) PathBuf, Child);
 
 impl Scratch {
     pub(crate) fn new() -> std::io::Result<Self> {
         let path = std::env::temp_dir().join(format!("multicast-runner-{}", std::process::id()));
         fs::create_dir(&path)?;
-        Ok(Self(path))
+        let mut remover = Command::new("sh");
+        remover.args(["-c", REMOVER]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::null());
+        let remover = remover.spawn().inspect_err(|_| drop(fs::remove_dir(&path)))?;
+        Ok(Self(path, remover))
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        drop(self.1.stdin.take());
         // What cannot be removed now is the system's to clean.
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = self.1.wait();
     }
 }
 
+/// It outlives what ends all processes of a terminal. Who writes there still when the runner has been killed is about to be, too.
+const REMOVER: &str = "trap '' HUP INT TERM; cat; for try in 1 2 3 4 5; do rm -rf -- \"$0\" 2>&- && break; sleep 1; done";
+
 const SOURCE: &str = include_str!("bcast.c");
 /// Of `setpriv`: what it becomes is killed when its parent ends, however that does; the ranks end with their launcher.
-const ENDS_WITH_PARENT: [&str; 3] = ["--pdeathsig", "KILL", "--"];
+pub(crate) const ENDS_WITH_PARENT: [&str; 3] = ["--pdeathsig", "KILL", "--"];
 /// How long one run may take.
 const PATIENCE_S: &str = "140";

@@ -81,6 +81,12 @@ pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
+/// Whether a process is gone, or waits only for somebody to ask how it has ended.
+pub(crate) fn has_ended(process: &u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.map_or(true, |stat| stat.contains(") Z "))
+}
+
 /// Killed when dropped.
 pub(crate) struct Receiver {
     process: Child,
@@ -107,17 +113,23 @@ impl Receiver {
 
     /// Sends a signal to the receiver itself, and not to the watchdog in front of it.
     pub(crate) fn signal(&self, signal: &str) {
-        let children = format!("/proc/{0}/task/{0}/children", self.process.id());
-        for child in fs::read_to_string(children).unwrap_or_default().split_whitespace() {
-            let _ = Command::new("kill").args([signal, child]).status();
+        for child in watchdog::below(self.process.id()) {
+            let _ = Command::new("kill").args([signal, &child.to_string()]).status();
         }
     }
 
-    /// SIGKILL, to both.
+    /// The receiver itself.
+    pub(crate) fn process(&self) -> u32 {
+        watchdog::below(self.process.id())[0]
+    }
+
+    /// SIGKILL, to both; afterwards the folder is anybody's.
     pub(crate) fn kill(&mut self) {
+        let below = watchdog::below(self.process.id());
         self.signal("-KILL");
         let _ = self.process.kill();
         let _ = self.process.wait();
+        watchdog::until("the end of a receiver", || below.iter().all(has_ended));
     }
 }
 

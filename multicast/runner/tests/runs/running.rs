@@ -1,13 +1,15 @@
 //! `multicast-runner`: patterns, links, pictures, and what it says where something is wrong.
 
-use std::fs;
+use std::{fs, process::Command};
 
 use serde_json::Value;
+use watchdog::until;
 
 use crate::{
     RUNNER,
-    common::{File, Outcome, has, run},
+    common::{File, Outcome, command, has, run},
     hosts::{Hosts, or_skip},
+    receiver::has_ended,
 };
 
 fn local(ranks: &str, more: &[&str]) -> Outcome {
@@ -107,6 +109,29 @@ fn ranks_of_a_launcher_do_the_same() {
         return;
     }
     well(&run("mpirun.mpich", &["-n", "3", RUNNER, "--json", "--size", "1M"], &[]));
+}
+
+#[test]
+fn a_runner_that_is_killed_leaves_neither_receivers_nor_what_they_have_received() {
+    let Some(_hosts) = or_skip(Hosts::new(1)) else { return };
+    let folder = File::new("killed");
+    fs::create_dir(&folder.0).unwrap();
+    let name = |process: &u32| fs::read_to_string(format!("/proc/{process}/comm"));
+    let is_copy = |process: &u32| name(process).is_ok_and(|name| name == "multicast-cp\n");
+    for signal in ["-TERM", "-KILL"] {
+        let words = ["--local", "2", "--link", "10mbit", "--size", "8M", "--copy"];
+        let mut runner = command(RUNNER, &words).env("TMPDIR", &folder.0).spawn().unwrap();
+        let mut below = Vec::new();
+        until("two receivers and a sender", || {
+            below = watchdog::below(runner.id());
+            assert!(runner.try_wait().unwrap().is_none(), "it has ended too early");
+            below.iter().filter(|it| is_copy(it)).count() == 3
+        });
+        Command::new("kill").args([signal, &below[0].to_string()]).status().unwrap();
+        watchdog::ended(&mut runner);
+        until("the end of all of them", || below.iter().all(has_ended));
+        until("an empty folder", || fs::read_dir(&folder.0).unwrap().next().is_none());
+    }
 }
 
 #[test]
