@@ -260,7 +260,12 @@ const TRIES: usize = 128;
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink};
+    use std::{
+        fs,
+        os::unix::fs::{PermissionsExt as _, symlink},
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
 
     use super::*;
     use crate::test_folder::TestFolder;
@@ -309,6 +314,44 @@ mod tests {
         assert!(
             inside.0.join("real/deep/new").is_dir() && folder.is_folder(&below("short")).unwrap()
         );
+    }
+
+    #[test]
+    fn folders_that_are_swapped_for_links_during_a_lookup_lead_nowhere_else() {
+        let (inside, outside) = (TestFolder::new(), TestFolder::new());
+        fs::create_dir(inside.0.join("way")).unwrap();
+        symlink(&outside.0, inside.0.join("link")).unwrap();
+        let mode = || fs::metadata(&outside.0).unwrap().permissions().mode();
+        let (folder, before) = (Folder::open(&inside.0).unwrap(), mode());
+        let (way, swap, is_over) = (below("way"), RenameFlags::EXCHANGE, AtomicBool::new(false));
+        thread::scope(|scope| {
+            // Relaxed: it ends a little later, or at once.
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    renameat_with(&folder.root, "way", &folder.root, "link", swap).unwrap();
+                }
+            });
+            let (mut well, mut refused) = (0, 0);
+            while well.min(refused) < 200 {
+                let path = below(&format!("way/{well}-{refused}"));
+                fs::write(inside.0.join("new"), "").unwrap();
+                for done in [
+                    folder.look(&path).map(drop),
+                    folder.place((&folder.root, "new"), &path, well % 2 == 0),
+                    folder.make(&below(&format!("{path}-folder"))),
+                    folder.dress(&way, 0o711, None),
+                    folder.dress_bare(&way, 0o711),
+                ] {
+                    match done {
+                        Ok(()) => well += 1,
+                        Err(error) if error.to_string().contains("leads out") => refused += 1,
+                        Err(_) => {}
+                    }
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert_eq!((outside.names(), mode()), (Vec::new(), before));
     }
 
     #[test]

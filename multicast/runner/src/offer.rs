@@ -93,9 +93,17 @@ impl Trouble {
     }
 }
 
+/// On one line, and without what a terminal obeys: the names of files may hold anything, and a host may say anything.
 impl fmt::Display for Trouble {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}: {}", self.path, self.why)
+        for each in self.path.chars().chain(": ".chars()).chain(self.why.chars()) {
+            if each.is_control() {
+                write!(out, "{}", each.escape_debug())?;
+            } else {
+                write!(out, "{each}")?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -38,6 +38,13 @@ impl Host {
         }
     }
 
+    /// The copy is over.
+    pub(crate) fn release(&mut self) {
+        if let Some(started) = &mut self.started {
+            started.release();
+        }
+    }
+
     /// It gives no sign of life, and is not waited for.
     pub(crate) fn give_up(&mut self) {
         self.fail(&"has given no sign of life for too long, and is left out (--give-up)");

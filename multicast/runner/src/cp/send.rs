@@ -400,7 +400,9 @@ impl Copy<'_> {
         Sampler::start(look, Some(line)).map_err(|error| format!("a thread: {error}"))
     }
 
-    fn report(self, took: Duration) -> Report {
+    fn report(mut self, took: Duration) -> Report {
+        // All at a time; each is waited for as it is dropped.
+        self.hosts.iter_mut().for_each(Host::release);
         let hosts = self.hosts.into_iter().map(|host| OfHost {
             host: host.name,
             error: host.outcome.unwrap_or_else(|| Err("is not finished".to_owned())).err(),

@@ -53,6 +53,11 @@ impl Started {
 }
 
 impl Started {
+    /// Lets it end, which it does by itself: nobody waits for it yet.
+    pub(crate) fn release(&mut self) {
+        self.input = None;
+    }
+
     /// Its host has failed, and may give no sign of life, so that what has started it would not end by itself.
     pub(crate) fn kill(&mut self) {
         // It may have ended.
@@ -62,8 +67,8 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        self.input = None;
-        // It ends by itself now; how is of no interest any more.
+        self.release();
+        // How it ends is of no interest any more.
         let _ = self.process.wait();
     }
 }

@@ -1,6 +1,6 @@
 //! Copies that go well, and those that are refused.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{fs, os::unix::fs::symlink, process::Command};
 
 use crate::{
     CP,
@@ -81,6 +81,20 @@ fn receivers_that_it_starts_end_with_it() {
     for folder in [first, second] {
         assert_eq!(fs::read(format!("{folder}/file")).unwrap(), bytes(200_000, 2));
     }
+}
+
+#[test]
+fn receivers_that_it_has_started_are_all_told_to_end_before_it_waits_for_any() {
+    let test = Folder::new();
+    let file = test.file("file", b"abc");
+    // The first one ends when the second one has.
+    let script = b"host=$1; shift; \"$@\"; [ $host = first ] && read _ <$0.pipe || echo >$0.pipe";
+    let here = test.file("here", script);
+    Command::new("mkfifo").arg(format!("{here}.pipe")).status().unwrap();
+    let targets = ["first", "second"].map(|name| format!("{name}:{}", test.text(name)));
+    let start = format!("sh {here}");
+    let said = send(&["--start", &start, "--program", CP, &file, &targets[0], &targets[1]]);
+    assert_eq!(said.code, Some(0), "{}", said.all());
 }
 
 #[test]

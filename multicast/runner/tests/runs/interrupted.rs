@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::FileExt as _,
     process::{Child, Command, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
@@ -19,10 +20,13 @@ use crate::{
 
 /// So long that it is under way for a while.
 const LEN: usize = 12 << 20;
+/// Of a block.
+const MIB: usize = 1 << 20;
 
 /// Three hosts, of which each has a narrow cable; the first one sends.
 struct Net {
     test: Folder,
+    content: Vec<u8>,
     hosts: Hosts,
     receivers: Vec<Receiver>,
     _watchdog: Watchdog,
@@ -34,17 +38,20 @@ static TURN: Mutex<()> = Mutex::new(());
 
 impl Net {
     fn new() -> Option<Self> {
+        Self::with("40mbit", bytes(LEN, 5))
+    }
+
+    fn with(rate: &str, content: Vec<u8>) -> Option<Self> {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let hosts = or_skip(Hosts::new(3))?;
         for host in 0..3 {
-            or_skip(hosts.link(host).shape("tbf rate 40mbit burst 64k limit 1m"))?;
+            or_skip(hosts.link(host).shape(&format!("tbf rate {rate} burst 64k limit 1m")))?;
         }
         let test = Folder::new();
         test.key("key");
-        test.file("file", &bytes(LEN, 5));
-        let watchdog = Watchdog::start();
-        let mut this =
-            Self { test, hosts, receivers: Vec::new(), _watchdog: watchdog, _turn: turn };
+        test.file("file", &content);
+        let (watchdog, receivers) = (Watchdog::start(), Vec::new());
+        let mut this = Self { test, content, hosts, receivers, _watchdog: watchdog, _turn: turn };
         for host in 1..3 {
             this.test.folder(&host.to_string());
             let receiver = this.receiver(host);
@@ -85,7 +92,7 @@ impl Net {
 
     fn has_file(&self, host: usize) -> bool {
         let path = self.test.0.join(host.to_string());
-        names(&path) == ["file"] && fs::read(path.join("file")).unwrap() == bytes(LEN, 5)
+        names(&path) == ["file"] && fs::read(path.join("file")).unwrap() == self.content
     }
 
     fn end(sender: &mut Child) -> (Option<i32>, String, String) {
@@ -130,16 +137,51 @@ fn a_sender_that_is_killed_leaves_nothing_that_the_next_one_does_not_take_up() {
     let Some(net) = Net::new() else { return };
     let mut sender = net.sender();
     net.let_flow(&mut sender);
-    for process in [&mut sender] {
-        let children = format!("/proc/{0}/task/{0}/children", process.id());
-        for child in fs::read_to_string(children).unwrap().split_whitespace() {
-            Command::new("kill").args(["-KILL", child]).status().unwrap();
-        }
-    }
-    Net::end(&mut sender);
+    kill(&mut sender);
     assert!((1..3).all(|host| !net.test.0.join(format!("{host}/file")).exists()));
     let (code, out, err) = Net::end(&mut net.sender());
     assert!(code == Some(0) && net.has_file(1) && net.has_file(2), "{out}{err}");
+}
+
+fn kill(sender: &mut Child) {
+    for child in watchdog::below(sender.id()) {
+        Command::new("kill").args(["-KILL", &child.to_string()]).status().unwrap();
+    }
+    Net::end(sender);
+}
+
+#[test]
+fn a_kill_of_all_of_them_leaves_unfinished_files_in_one_place_and_the_next_copy_takes_them_up() {
+    let content = (0..72).flat_map(|block| bytes(8, block).repeat(MIB / 8)).collect();
+    let Some(mut net) = Net::with("200mbit", content) else { return };
+    let mut sender = net.sender();
+    // Until half of the first part is written.
+    let (from, to) = (16 * MIB, 17 * MIB);
+    for host in 1..3 {
+        let spool = net.test.0.join(format!("{host}/.multicast-cp"));
+        watchdog::until("half of a part", || {
+            assert!(sender.try_wait().unwrap().is_none(), "it has ended too early");
+            let begun = fs::read_dir(&spool).into_iter().flatten().flatten().next();
+            let mut bytes = vec![0; MIB];
+            begun.is_some_and(|begun| {
+                let file = fs::File::open(begun.path()).unwrap();
+                file.read_exact_at(&mut bytes, from as u64).is_ok()
+                    && bytes == net.content[from..to]
+            })
+        });
+    }
+    kill(&mut sender);
+    for host in 1..3 {
+        net.receivers[host - 1].kill();
+        let folder = net.test.0.join(host.to_string());
+        assert_eq!(names(&folder), [".multicast-cp"]);
+        assert_eq!(names(&folder.join(".multicast-cp")).len(), 1);
+        net.receivers[host - 1] = net.receiver(host);
+    }
+    let (code, out, err) = Net::end(&mut net.sender());
+    assert!(code == Some(0) && net.has_file(1) && net.has_file(2), "{out}{err}");
+    let total: serde_json::Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
+    assert!(total["sent_bytes"].as_u64().unwrap() < 72 * MIB as u64, "{out}");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 #[path = "../../../../shuffle/runner/tests/runs/common.rs"]
 mod common;
 mod copies;
+mod files;
 #[expect(dead_code, reason = "shared with other tests, which need more")]
 #[path = "../../../../tests/hosts/hosts.rs"]
 mod hosts;
