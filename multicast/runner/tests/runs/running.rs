@@ -128,7 +128,7 @@ fn a_runner_that_is_killed_leaves_neither_receivers_nor_what_they_have_received(
             below.iter().filter(|it| is_copy(it)).count() == 3
         });
         Command::new("kill").args([signal, &below[0].to_string()]).status().unwrap();
-        watchdog::ended(&mut runner);
+        assert!(!watchdog::ended(&mut runner).status.success());
         until("the end of all of them", || below.iter().all(has_ended));
         until("an empty folder", || fs::read_dir(&folder.0).unwrap().next().is_none());
     }
