@@ -162,8 +162,9 @@ impl TcpContext {
             }
         } else {
             moved = true;
-            let mut keys = std::mem::take(&mut self.listed).into_iter();
-            for key in keys.by_ref() {
+            let (mut listed, mut turns) = (std::mem::take(&mut self.listed), 0);
+            for &key in &listed {
+                turns += 1;
                 let Some(mut wire) = self.wires.take(key) else { continue };
                 wire.is_listed = false;
                 bytes += self.read_wire(wire, now);
@@ -172,8 +173,9 @@ impl TcpContext {
                 }
             }
             // Those that had no turn have it before those that had one.
-            let again = std::mem::replace(&mut self.listed, keys.collect());
-            self.listed.extend(again);
+            listed.drain(..turns);
+            listed.append(&mut self.listed);
+            self.listed = listed;
         }
         if bytes > 0 {
             self.pace.came(self.quiet, self.finished.len().saturating_sub(before));

@@ -319,7 +319,7 @@ impl SmContext {
             self.end_sleep();
             return false;
         }
-        for peer in std::mem::take(&mut self.hot) {
+        for peer in self.hot.drain(..) {
             if let Some(connection) = self.peers.find(peer) {
                 connection.is_hot = false;
             }
