@@ -48,10 +48,18 @@ impl RouteContext {
         if uid.node != self.node || uid.is_elsewhere() {
             return self.lookup_network(&uid.network);
         }
-        if let Some(peer) = self.moves.find(&uid.local) {
-            return Ok(peer);
+        if let Some((peer, network)) = self.moves.find(&uid.local) {
+            return if *network == uid.network {
+                Ok(peer)
+            } else {
+                self.lookup_network(&uid.network)
+            };
         }
         let peer = self.lookup_local(&uid.local)?;
+        // Who wrote the first address with this local part may have had no right to it.
+        if self.candidates.get(&peer).is_some_and(|first| first.uid.network != uid.network) {
+            return self.lookup_network(&uid.network);
+        }
         if self.marks.of(peer) == Mark::None {
             self.marks.set(peer, Mark::Candidate);
             self.candidates.insert(peer, Candidate::new(uid));

@@ -28,7 +28,8 @@ impl RouteContext {
             tracing::debug!(local = %uid.local, network = %uid.network, %reason, "and another one");
         }
         self.marks.set(peer, Mark::Moved);
-        self.moves.add(peer, Moved { inner, local: uid.local, is_refused: false });
+        let Uid { local, network, .. } = uid;
+        self.moves.add(peer, Moved { inner, local, network, is_refused: false });
         self.flush_held(peer, (Way::Network, inner));
     }
 

@@ -10,6 +10,7 @@ use crate::names::outer;
 pub(crate) struct Moved {
     pub(crate) inner: Peer,
     pub(crate) local: Address,
+    pub(crate) network: Address,
     /// The network has refused something of the user's.
     pub(crate) is_refused: bool,
 }
@@ -36,9 +37,10 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
-    /// The peer that was looked up by this local address.
-    pub(crate) fn find(&self, local: &Address) -> Option<Peer> {
-        self.by_local.get(local).copied()
+    /// The peer that was looked up by this local address, and by which one of the network.
+    pub(crate) fn find(&self, local: &Address) -> Option<(Peer, &Address)> {
+        let peer = self.by_local.get(local)?;
+        Some((*peer, &self.peers.get(peer)?.network))
     }
 
     /// A peer is known by the network's handle `inner` from now on.
@@ -54,6 +56,13 @@ impl Moves {
         self.peers.get(&peer).map(|moved| moved.inner)
     }
 
+    /// What is known of it, unless its place is another's by now.
+    fn known(&mut self, inner: Peer) -> Option<&mut Place> {
+        let place = self.places.get_mut((inner.index() & !Peer::SECOND) as usize)?;
+        (place.generation == inner.generation()).then_some(place)
+    }
+
+    /// The same of one that is there now: who was at its place before is forgotten.
     fn place(&mut self, inner: Peer) -> &mut Place {
         let at = (inner.index() & !Peer::SECOND) as usize;
         if self.places.len() <= at {
@@ -97,7 +106,7 @@ impl Moves {
     /// As whom the user knows a peer of the network: by the local plugin's handles (one for each local address
     /// that led here), and whether by the network's own.
     pub(crate) fn known_as(&mut self, inner: Peer) -> (Vec<Peer>, bool) {
-        let shown = self.place(inner).shown;
+        let shown = self.known(inner).is_some_and(|place| place.shown);
         let is_it = |(peer, moved): (&Peer, &Moved)| (moved.inner == inner).then_some(*peer);
         (self.peers.iter().filter_map(is_it).collect(), shown)
     }
@@ -114,12 +123,40 @@ impl Moves {
     pub(crate) fn remove(&mut self, peer: Peer) {
         let Some(moved) = self.peers.remove(&peer) else { return };
         self.last = None;
-        let place = self.place(moved.inner);
-        place.moved = place.moved.filter(|other| *other != peer);
+        if let Some(place) = self.known(moved.inner) {
+            place.moved = place.moved.filter(|other| *other != peer);
+        }
     }
 
     /// The network has refused something that was posted by this handle; says whether it was so.
     pub(crate) fn take_refused(&mut self, peer: Peer) -> bool {
         self.peers.get_mut(&peer).is_some_and(|moved| std::mem::take(&mut moved.is_refused))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(name: &str) -> [Address; 2] {
+        ["sm", "net"].map(|scheme| Address::new(&format!("{scheme}://{name}")).unwrap())
+    }
+
+    #[test]
+    fn what_is_asked_of_a_peer_that_has_ended_does_not_touch_the_next_at_its_place() {
+        let mut moves = Moves::default();
+        let (known, inner) = (Peer::new(5, 0), Peer::new(0, 1));
+        let [local, network] = addresses("a");
+        moves.add(known, Moved { inner, local, network, is_refused: false });
+        assert_eq!(moves.known_as(Peer::new(0, 0)), (Vec::new(), false));
+        assert_eq!(moves.sender(inner), known);
+        // The same of one that was moved before, and goes last.
+        let (before, gone) = (Peer::new(6, 0), Peer::new(0, 0));
+        let [local, network] = addresses("b");
+        moves.add(before, Moved { inner: gone, local, network, is_refused: false });
+        let [local, network] = addresses("a");
+        moves.add(known, Moved { inner, local, network, is_refused: false });
+        moves.remove(before);
+        assert_eq!(moves.sender(inner), known);
     }
 }

@@ -165,15 +165,15 @@ impl RouteContext {
 
     /// Whether a sleep would be ended by whatever comes, by either way.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
-        let naps =
-            self.local_sleeps && self.local_quiet > LOCAL_QUIET && !self.waiter.local_is_ready();
+        let naps = self.local_sleeps && self.local_quiet > LOCAL_QUIET;
         self.disturb();
         if !self.waiter.sleeps() || !self.ended.is_empty() {
             return false;
         }
+        // The network may have asked the kernel: what that has told of the local plugin, once, makes no descriptor readable any more.
         let sleeps = self.network.may_sleep(&self.waiter)
             && !self.waiter.network_is_ready()
-            && (naps || self.local.may_sleep());
+            && ((naps && !self.waiter.local_is_ready()) || self.local.may_sleep());
         self.is_sleeping = sleeps;
         self.local_sleeps = sleeps && self.waiter.is_shared();
         if self.local_sleeps && !self.is_trying() {

@@ -165,6 +165,33 @@ fn is_done(completion: &Completion) -> bool {
 }
 
 #[test]
+fn an_address_with_another_s_local_part_does_not_redirect_that_one_s_own() {
+    let (mut target, _first) = full_target();
+    let mut other = End::open(&route(), "net://", &[]);
+    let text = |end: &End| end.context.address().to_string();
+    let (target_text, other_text) = (text(&target), text(&other));
+    let (local, _) = target_text.rsplit_once('#').unwrap();
+    let (_, network) = other_text.rsplit_once('#').unwrap();
+    let mixed = address(&format!("{local}#{network}"));
+    // While the mixed one is tried, and once it has moved.
+    for has_moved in [false, true] {
+        let mut second = End::open(&route(), "net://", &[]);
+        let wrong = second.context.lookup(&mixed).unwrap();
+        if has_moved {
+            second.send(QUIET, wrong, b"greeting");
+            let start = Instant::now();
+            while other.take(arrived).is_none() {
+                [&mut second, &mut target, &mut other].into_iter().for_each(End::round);
+                in_time!(start);
+            }
+        }
+        let right = second.lookup(&target);
+        assert_ne!(right, wrong);
+        greet(&mut second, &mut target, right);
+    }
+}
+
+#[test]
 fn transfers_posted_before_the_move_are_made_by_the_network() {
     let (mut target, _first) = full_target();
     let mut second = End::open(&route(), "net://", &[]);

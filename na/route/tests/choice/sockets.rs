@@ -1,15 +1,19 @@
 //! `sm+tcp://`: bulk and views by either way, over the sockets that routing is made for.
 
-use std::{sync::atomic::Ordering, time::Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use hg_na::{
-    Completion, Done, Error, Failure, Memory, Op, OpenOptions, Peer, Plugin, QUIET, Region,
-    Returned, Rights, SharedBytes,
+    Address, Completion, Context, Done, Error, Failure, Memory, Op, OpenOptions, Peer, Plugin,
+    QUIET, Region, Returned, Rights, SharedBytes,
 };
-use hg_na_conformance::layer::Layered;
+use hg_na_conformance::layer::{Layer, Layered, Layers};
 use hg_na_route::Route;
 use hg_na_sm::{SmPlugin, node_id, shared::alloc};
 use hg_na_tcp::TcpPlugin;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use uuid::Uuid;
 use watchdog::{LIMIT, in_time};
 
@@ -134,6 +138,53 @@ fn beside_a_busy_network_an_idle_local_plugin_is_put_to_sleep_and_heard_all_the_
             assert_eq!(until(&mut near, &mut target, arrived).1, b"good night");
         }
         assert!(looks() > before);
+    }
+}
+
+/// A network that asks the kernel before it sleeps, as those of na/frames do: what is the local plugin's is kept for that.
+#[derive(Debug, Clone)]
+struct Asking;
+
+impl Layers for Asking {
+    fn layer(&self, _: &Address) -> Box<dyn Layer> {
+        Box::new(Self)
+    }
+}
+
+impl Layer for Asking {
+    fn may_sleep(&mut self, inner: &mut dyn Context) -> bool {
+        inner.waiter().wait(Some(Duration::ZERO)).unwrap();
+        inner.may_sleep()
+    }
+}
+
+#[test]
+fn whoever_may_sleep_on_the_descriptor_finds_it_readable_for_what_has_come_by_either_way() {
+    let route =
+        Route::new(SmPlugin, Layered::new(TcpPlugin, Asking), node_id, &["uid", "tcp", "sm+tcp"]);
+    let mut target = End::open(&route, URL, &[]);
+    let (mut near, mut far) =
+        (End::open(&here(), URL, &[]), End::open(&TcpPlugin, "tcp://127.0.0.1", &[]));
+    let by_memory = near.lookup(&target);
+    let part = target.context.address().part("tcp").unwrap();
+    let by_network = far.context.lookup(&part).unwrap();
+    greet(&mut near, &mut target, by_memory);
+    greet(&mut far, &mut target, by_network);
+    let waiter = target.context.waiter();
+    for extra in (0..3).cycle().take(30) {
+        rest(&mut target);
+        far.send(QUIET, by_network, b"wake up");
+        far.round();
+        waiter.wait(Some(LIMIT)).unwrap();
+        assert_eq!(until(&mut target, &mut far, arrived).1, b"wake up");
+        (0..extra).for_each(|_| target.round());
+        near.send(QUIET, by_memory, b"by memory");
+        near.round();
+        if target.context.may_sleep() {
+            let mut set = [PollFd::new(waiter.fd().unwrap(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut set, PollTimeout::ZERO).unwrap(), 1, "it sleeps over a message");
+        }
+        assert_eq!(until(&mut target, &mut near, arrived).1, b"by memory");
     }
 }
 
