@@ -73,19 +73,28 @@ impl Bounds {
     }
 }
 
+/// What the kernel takes at most of each (`MAX_TCP_KEEPIDLE`, `MAX_TCP_KEEPINTVL`: seconds; `MAX_TCP_KEEPCNT`).
+const PAUSE_MAX: u64 = 32_767;
+const RETRIES_MAX: u64 = 127;
+
 /// Seconds until the kernel's first probe of an idle connection, seconds between probes, and how many: within a bound of silence
-/// together.
+/// together, and as late in it as the kernel can.
 #[must_use]
 pub fn probes(silence: Duration) -> (Duration, Duration, u32) {
     let bound = silence.as_secs().max(SILENCE_BOUND_MIN.as_secs());
-    let idle = (bound / 3).max(1);
-    let interval = ((bound - idle) / 4).max(1);
-    let retries = u32::try_from((bound - idle) / interval).unwrap_or(u32::MAX);
+    let idle = (bound / 3).clamp(1, PAUSE_MAX);
+    let interval = ((bound - idle) / 4).clamp(1, PAUSE_MAX);
+    let retries = ((bound - idle) / interval).min(RETRIES_MAX);
+    let retries = u32::try_from(retries).expect("RETRIES_MAX at most");
     (Duration::from_secs(idle), Duration::from_secs(interval), retries)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
+    use nix::sys::socket::{setsockopt, sockopt};
+
     use super::*;
 
     #[test]
@@ -96,6 +105,22 @@ mod tests {
             let total = idle + interval * retries;
             assert!(total <= bound && total + interval > bound, "{bound:?}: {total:?}");
             assert!((2..=7).contains(&retries), "{bound:?}: {retries}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_takes_the_probes_of_every_bound() {
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        for bound in [3, 98_303, 98_304, 100_000, 10_000_000].map(Duration::from_secs) {
+            let (idle, interval, retries) = probes(bound);
+            assert!(idle + interval * retries <= bound, "{bound:?}");
+        }
+        for bound in [Duration::from_secs(100_000), Duration::MAX] {
+            let (idle, interval, retries) = probes(bound);
+            let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap();
+            setsockopt(&socket, sockopt::TcpKeepIdle, &seconds(idle)).unwrap();
+            setsockopt(&socket, sockopt::TcpKeepInterval, &seconds(interval)).unwrap();
+            setsockopt(&socket, sockopt::TcpKeepCount, &retries).unwrap();
         }
     }
 }

@@ -11,7 +11,7 @@ use socket2::SockRef;
 use watchdog::{LIMIT, in_time};
 
 use crate::{
-    end::{End, LOOPBACK, arrived, ended, gone},
+    end::{End, LOOPBACK, Server, arrived, ended, gone},
     raw::{UNEXPECTED, cut_off, frame, greeted_by, read_greeting, welcome},
 };
 
@@ -125,5 +125,16 @@ fn more_peers_than_a_round_looks_at_are_cut_off_and_all_are_reported() {
     }
     for _ in 0..PEERS {
         assert_eq!(end.until(gone).1, GoneReason::TimedOut);
+    }
+}
+
+#[test]
+fn whoever_bears_silence_for_a_day_or_for_ever_is_connected_all_the_same() {
+    for bound in ["100000000", "18446744073709551615"] {
+        let settings = [("silence-bound-ms", bound)];
+        let server = Server::start(LOOPBACK, &settings);
+        let mut end = End::open(LOOPBACK, &settings);
+        let peer = end.lookup(&server.address);
+        assert_eq!(end.call(peer, 1, b"here").unwrap(), b"here", "{bound}");
     }
 }
