@@ -33,7 +33,7 @@ use socket2::Socket;
 use crate::{
     address::Target,
     frame::{Kind, MESSAGE_MAX},
-    greeting::{Incarnation, Nonce},
+    greeting::Incarnation,
     inbox::Inbox,
     link::{Link, Links, State, Way},
     pace::Pace,
@@ -317,12 +317,6 @@ impl TcpContext {
         {
             left -= len;
         }
-    }
-
-    /// The connection that its other end calls so.
-    pub(crate) fn wire_of(&self, nonce: Nonce) -> Option<WireKey> {
-        let is_called = |wire: &&Wire| wire.nonce == Some(nonce) && wire.is_healthy();
-        self.wires.iter().find(is_called).map(|wire| wire.key)
     }
 }
 

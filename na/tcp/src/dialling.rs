@@ -255,7 +255,7 @@ impl TcpContext {
         let (Role::Acceptor, Some(ended)) = (wire.role, wire.nonce) else { return };
         for peer in &self.awaiting {
             let state = self.links.find(*peer).map(|link| &link.way.state);
-            if matches!(state, Some(State::Awaiting { nonce, .. }) if *nonce == ended) {
+            if matches!(state, Some(State::Awaiting { promise, .. }) if promise.is_of(ended)) {
                 self.starting.push(*peer);
             }
         }
@@ -278,15 +278,28 @@ impl TcpContext {
     /// Links that wait for a connection look at one that was opened.
     pub(crate) fn look_for_awaited(&mut self) {
         for peer in std::mem::take(&mut self.awaiting) {
-            let Some(link) = self.links.find(peer) else { continue };
-            let State::Awaiting { nonce, .. } = link.way.state else { continue };
-            let key = self.wire_of(nonce);
-            if !key.is_some_and(|key| self.attach(peer, key)) {
+            if self.take_promised(peer) {
+                self.untime_link(peer);
+            } else {
                 self.awaiting.push(peer);
-                continue;
             }
-            self.untime_link(peer);
         }
+    }
+
+    /// Opens a link on the connection that it waits for; false where that has not come. One that claims to come from elsewhere than it
+    /// was promised is not used: another is insisted on.
+    pub(crate) fn take_promised(&mut self, peer: Peer) -> bool {
+        let Some(link) = self.links.find(peer) else { return true };
+        let State::Awaiting { promise, via } = link.way.state else { return true };
+        let is_it =
+            |wire: &&Wire| wire.is_healthy() && wire.nonce.is_some_and(|it| promise.is_of(it));
+        let Some(wire) = self.wires.iter().find(is_it) else { return false };
+        if wire.target.as_ref().and_then(Target::numeric) == Some(via) {
+            let key = wire.key;
+            return self.attach(peer, key);
+        }
+        self.starting.push(peer);
+        true
     }
 }
 

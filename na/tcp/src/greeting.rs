@@ -4,7 +4,7 @@
 //! | offset | size | field |
 //! |-------:|-----:|-------|
 //! |      0 |    6 | magic, `HG-TCP` |
-//! |      6 |    1 | version, 2 |
+//! |      6 |    1 | version, 3 |
 //! |      7 |    1 | kind, see [`Greeting`] |
 //! |      8 |    2 | length of the body, at most [`BODY_MAX`] |
 //! |     10 |  ... | body |
@@ -14,8 +14,10 @@
 //! | 1 Hello | the end that dialled | incarnation 16, nonce of the connection 16, context 1, flags 1 (1: insists, 2: knows), announced address (may be empty) |
 //! | 2 Welcome | the end that accepted | incarnation 16 |
 //! | 3 Refuse | either | a sentence |
-//! | 4 Superseded | the end that accepted | the nonce of a connection between the two contexts, 16, which is used instead |
+//! | 4 Superseded | the end that accepted | 8: which connection between the two contexts is used instead ([`Promise`]) |
 //! | 5, 6 Noise | dialled, accepted | the two messages of the key exchange, before everything else |
+
+use std::hash::Hasher as _;
 
 /// Longest body.
 pub(crate) const BODY_MAX: usize = 1024;
@@ -27,13 +29,41 @@ const SENTENCE_MAX: usize = 256;
 /// Binds a key to this protocol.
 pub(crate) const PROTOCOL: &[u8] = b"hydrargyrum tcp 1";
 const MAGIC: &[u8; 6] = b"HG-TCP";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// Names one opening of one context.
 pub(crate) type Incarnation = [u8; 16];
 
 /// Names a connection to its two ends, and to nobody else: random, chosen by the end that dials.
 pub(crate) type Nonce = [u8; 16];
+
+/// A connection that is to be used instead of the one called `asking`. Whoever has not made or accepted it learns nothing of it
+/// here, and cannot say the same to anybody who asks by another nonce.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Promise {
+    pub(crate) asking: Nonce,
+    /// SipHash-2-4 of `asking`, with the nonce of the promised connection for its key.
+    pub(crate) proof: [u8; 8],
+}
+
+impl Promise {
+    /// Of the connection called `nonce`.
+    pub(crate) fn of(nonce: Nonce, asking: Nonce) -> Self {
+        let half = |at| u64::from_le_bytes(std::array::from_fn(|byte| nonce[at + byte]));
+        #[expect(
+            deprecated,
+            reason = "of the standard library's hashes the one that is the same everywhere"
+        )]
+        let mut hasher = std::hash::SipHasher::new_with_keys(half(0), half(8));
+        hasher.write(&asking);
+        Self { asking, proof: hasher.finish().to_le_bytes() }
+    }
+
+    /// Whether it is of the connection called so.
+    pub(crate) fn is_of(&self, nonce: Nonce) -> bool {
+        *self == Self::of(nonce, self.asking)
+    }
+}
 
 /// The first word of the end that dialled. All of it is a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +88,8 @@ pub(crate) enum Greeting {
     Hello(Hello),
     Welcome(Incarnation),
     Refuse(String),
-    Superseded(Nonce),
+    /// The proof of a [`Promise`].
+    Superseded([u8; 8]),
     NoiseFirst(Vec<u8>),
     NoiseSecond(Vec<u8>),
 }
@@ -77,7 +108,7 @@ impl Greeting {
             }
             Self::Welcome(incarnation) => (2, incarnation.to_vec()),
             Self::Refuse(sentence) => (3, bounded(sentence).into_bytes()),
-            Self::Superseded(nonce) => (4, nonce.to_vec()),
+            Self::Superseded(proof) => (4, proof.to_vec()),
             Self::NoiseFirst(bytes) => (5, bytes.clone()),
             Self::NoiseSecond(bytes) => (6, bytes.clone()),
         };
@@ -175,7 +206,7 @@ mod tests {
             hello("tcp://a:1/3"),
             Greeting::Welcome([9; 16]),
             Greeting::Refuse("no context 3 is open here".to_owned()),
-            Greeting::Superseded([5; 16]),
+            Greeting::Superseded([5; 8]),
             Greeting::NoiseFirst(vec![1; 48]),
             Greeting::NoiseSecond(vec![]),
         ]
@@ -192,6 +223,16 @@ mod tests {
             bytes.push(1);
             assert_eq!(Greeting::decode(&bytes), Ok(Some((greeting, len))));
         }
+    }
+
+    #[test]
+    fn a_promise_is_of_one_connection_and_the_same_in_every_build() {
+        let nonce = std::array::from_fn(|byte| u8::try_from(byte).unwrap());
+        let promise = Promise::of(nonce, nonce);
+        // The paper's own vector.
+        assert_eq!(promise.proof, [0xdb, 0x9b, 0xc2, 0x57, 0x7f, 0xcc, 0x2a, 0x3f]);
+        assert!(promise.is_of(nonce) && !promise.is_of([7; 16]));
+        assert!(!Promise { asking: [7; 16], ..promise }.is_of(nonce));
     }
 
     #[test]

@@ -1,18 +1,25 @@
 //! Greetings, and which of two connections between one pair is used.
 //!
 //! # One connection per pair
-//! An address in a Hello is a claim: it would let one process speak for another. So an accepted
+//! All of a Hello is a claim: it would let one process speak for another. So an accepted
 //! connection is never used for what this side looks up, until the looked-up address itself, dialled by
-//! this side, has answered *Superseded*: "a connection between us exists, of this nonce". The nonce is
-//! random, and stands in the connection's own Hello: who can say it is at the other end of that
-//! connection, or was told by whoever is. A target that names somebody else's connection has to guess it. The link is then
+//! this side, has answered *Superseded*: "a connection between us exists, this one". That names it to who has it and to nobody
+//! else ([`Promise`]): by a hash of the asking Hello's nonce, whose key is the promised connection's nonce. Both are random, and
+//! stand in one Hello each. So who asks in another's name learns no nonce, and who knows none names nothing.
+//!
+//! A target may pass on what it is asked, and be answered by whom it asks in turn; and it may say in a Welcome that it is another.
+//! So addresses count, too: Superseded is said of a connection that was dialled to where the asking end listens, and
+//! believed of one whose own Hello says that it comes from where this side has asked. Where one of two ends is reached at another
+//! address than the one that it announces, each end has a connection.
+//!
+//! The link is then
 //! opened on that connection ([`crate::frame::Kind::Open`]), and the new one is dropped. A connection that has ended, or has
 //! not come after [`AWAIT`], is not waited for: a second one is insisted on.
 //!
 //! Who says Superseded, on a Hello that does not insist:
 //! | this side has, of the same incarnation | answer |
 //! |---|---|
-//! | an open connection with the sender's side free | Superseded |
+//! | an open connection with the sender's side free, dialled to the claimed address | Superseded |
 //! | a connection to the claimed address that is being dialled, and the sender knows it, or the sender's incarnation is the lesser | Superseded |
 //! | otherwise | Welcome |
 //!
@@ -30,7 +37,7 @@ use hg_na_parts::key::{self, Exchange};
 use crate::{
     address::Target,
     context::TcpContext,
-    greeting::{BODY_MAX, Greeting, Hello, Incarnation, Nonce, PREFIX, PROTOCOL},
+    greeting::{BODY_MAX, Greeting, Hello, Incarnation, Nonce, PREFIX, PROTOCOL, Promise},
     inbox::Parcel,
     link::{State, Way, pump},
     reading::{Fate, misbehaved},
@@ -119,7 +126,7 @@ impl TcpContext {
         wire.target = claimed.and_then(|address| Target::parse(&address).ok());
         wire.nonce = Some(hello.nonce);
         if let Some(nonce) = self.better(wire, hello) {
-            wire.greet(&Greeting::Superseded(nonce));
+            wire.greet(&Greeting::Superseded(Promise::of(nonce, hello.nonce).proof));
             return Err(Fate::Parted);
         }
         wire.incarnation = hello.incarnation;
@@ -135,15 +142,17 @@ impl TcpContext {
         if hello.insists || hello.incarnation == self.incarnation {
             return None;
         }
+        let claimed = wire.target.as_ref()?;
         let open = self.by_incarnation.get(&hello.incarnation).copied();
         if let Some(other) = open.and_then(|key| self.wires.find(key))
             && other.is_healthy()
+            && other.remote == claimed.numeric()
             && other.slots[1 - other.own_side()].peer.is_none()
         {
             return other.nonce;
         }
         let is_ours = hello.knows || self.incarnation > hello.incarnation;
-        let other = self.dialled_to(wire.target.as_ref()?)?;
+        let other = self.dialled_to(claimed)?;
         if other.insists || !is_ours {
             return None;
         }
@@ -183,8 +192,8 @@ impl TcpContext {
                 self.welcome(wire, incarnation);
                 Ok(())
             }
-            Greeting::Superseded(nonce) if is_ready => {
-                self.superseded(wire, nonce, now);
+            Greeting::Superseded(proof) if is_ready => {
+                self.superseded(wire, proof, now);
                 Err(Fate::Lost(GoneReason::Closed))
             }
             _ => Err(misbehaved("a greeting out of turn")),
@@ -221,17 +230,16 @@ impl TcpContext {
     }
 
     /// The peer prefers another connection between the two.
-    fn superseded(&mut self, wire: &mut Wire, nonce: Nonce, now: Instant) {
+    fn superseded(&mut self, wire: &mut Wire, proof: [u8; 8], now: Instant) {
         let Some(peer) = wire.slots[0].peer.take() else { return };
         let Some(link) = self.links.find(peer) else { return };
-        let Some(via) = wire.remote else { return };
-        link.way.state = State::Awaiting { nonce, via };
-        if let Some(key) = self.wire_of(nonce)
-            && self.attach(peer, key)
-        {
+        let (Some(via), Some(asking)) = (wire.remote, wire.nonce) else { return };
+        let promise = Promise { asking, proof };
+        link.way.state = State::Awaiting { promise, via };
+        if self.take_promised(peer) {
             return;
         }
-        if wire.ended == Some(nonce) {
+        if wire.ended.is_some_and(|ended| promise.is_of(ended)) {
             // Its end was seen first.
             return self.starting.push(peer);
         }

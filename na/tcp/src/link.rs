@@ -22,7 +22,7 @@ use crate::{
     frame::{
         EXPECTED_WINDOW, Header, Kind, TRANSFERS_MAX, WINDOW, WINDOW_BYTES, credit_of, credit_word,
     },
-    greeting::Nonce,
+    greeting::Promise,
     settings::LIMITS,
     wire::{Wire, WireKey},
 };
@@ -40,7 +40,7 @@ pub(crate) enum State {
     Dialling(WireKey),
     /// The peer prefers this connection, which has not come yet.
     Awaiting {
-        nonce: Nonce,
+        promise: Promise,
         /// Where it said so.
         via: SocketAddr,
     },

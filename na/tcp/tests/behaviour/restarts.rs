@@ -2,7 +2,7 @@
 
 use std::{
     io::{ErrorKind, Read as _, Write as _},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
 };
 
 use hg_na::{Error, GoneReason, Op, Peer, QUIET};
@@ -15,6 +15,7 @@ use crate::{
 };
 
 const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
 const SUPERSEDED: u8 = 4;
 /// A flag of a Hello.
 const INSISTS: u8 = 1;
@@ -154,11 +155,11 @@ fn looking_the_other_up_by_a_name_uses_the_connection_that_is_there() {
     }
 }
 
-/// What a target makes of a Hello.
-type Claim = fn(&[u8]) -> Vec<u8>;
+/// What a target makes of a Hello, who knows where another peer of the sender's listens.
+type Claim = fn(&str, &[u8]) -> Vec<u8>;
 
 /// Answers "superseded by" what `claim` makes of the Hello, then welcomes whoever insists: its Hello, and what it says.
-fn impostor(claim: Claim, listener: &TcpListener, said: usize) -> Vec<u8> {
+fn impostor(claim: Claim, other: &str, listener: &TcpListener, said: usize) -> Vec<u8> {
     let accept = || {
         let (stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -167,7 +168,7 @@ fn impostor(claim: Claim, listener: &TcpListener, said: usize) -> Vec<u8> {
     let mut first = accept();
     let (kind, hello) = read_greeting(&mut first);
     assert_eq!(kind, HELLO);
-    first.write_all(&greeting(SUPERSEDED, &claim(&hello))).unwrap();
+    first.write_all(&greeting(SUPERSEDED, &claim(other, &hello))).unwrap();
     let mut second = accept();
     let (kind, hello) = read_greeting(&mut second);
     assert!(kind == HELLO && hello[33] & INSISTS != 0, "{hello:?}");
@@ -178,9 +179,19 @@ fn impostor(claim: Claim, listener: &TcpListener, said: usize) -> Vec<u8> {
 #[test]
 fn a_target_that_claims_another_peer_s_connection_gets_nothing_sent_over_it() {
     const TEXT: &[u8] = b"for the target alone";
-    // What it can say: nothing, what every Hello holds, and the nonce of its own connection.
-    let claims: [Claim; 3] =
-        [|_| vec![0; 16], |hello| hello[..16].to_vec(), |hello| hello[16..32].to_vec()];
+    // What it can say: nothing, what every Hello holds, the nonce of its own connection, and what the other one says to the same.
+    let claims: [Claim; 4] = [
+        |_, _| vec![0; 8],
+        |_, hello| hello[..8].to_vec(),
+        |_, hello| hello[16..24].to_vec(),
+        |other, hello| {
+            let mut relay = connect(other);
+            relay.write_all(&greeting(HELLO, hello)).unwrap();
+            let (kind, told) = read_greeting(&mut relay);
+            assert_eq!(kind, SUPERSEDED);
+            told
+        },
+    ];
     for claim in claims {
         let mut ends = [End::open(LOOPBACK, &[]), End::open(LOOPBACK, &[])];
         let text = ends[0].text();
@@ -193,7 +204,9 @@ fn a_target_that_claims_another_peer_s_connection_gets_nothing_sent_over_it() {
         }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = format!("tcp://{}", listener.local_addr().unwrap());
-        let target = std::thread::spawn(move || impostor(claim, &listener, HEADER + TEXT.len()));
+        let other = ends[1].text();
+        let said = HEADER + TEXT.len();
+        let target = std::thread::spawn(move || impostor(claim, &other, &listener, said));
         let to = ends[0].lookup(&at);
         ends[0].send(QUIET, to, TEXT);
         while !target.is_finished() {
@@ -203,6 +216,92 @@ fn a_target_that_claims_another_peer_s_connection_gets_nothing_sent_over_it() {
         }
         assert!(target.join().unwrap().ends_with(TEXT));
     }
+}
+
+/// A Hello that claims all of it.
+fn hello_of(incarnation: &[u8], nonce: &[u8], address: &str) -> Vec<u8> {
+    greeting(HELLO, &[incarnation, nonce, &[0, 0], address.as_bytes()].concat())
+}
+
+/// What a context, which makes progress in this thread, says to a Hello.
+fn answer_to(hello: &[u8], end: &mut End, mut raw: TcpStream) -> (u8, Vec<u8>, TcpStream) {
+    raw.write_all(hello).unwrap();
+    let reader = std::thread::spawn(move || {
+        let (kind, body) = read_greeting(&mut raw);
+        (kind, body, raw)
+    });
+    while !reader.is_finished() {
+        end.round();
+    }
+    reader.join().unwrap()
+}
+
+/// The first looks the second up and sends: it arrives there, and a third, who claims to be the second, is told nothing.
+fn sends_past(third: &TcpStream, from: &mut End, meant: &mut End) {
+    const TEXT: &[u8] = b"for the right one alone";
+    let to = from.lookup(&meant.text());
+    from.send(QUIET, to, TEXT);
+    third.set_nonblocking(true).unwrap();
+    let start = std::time::Instant::now();
+    while meant.take(|it| arrived(it).filter(|(_, bytes)| bytes == TEXT)).is_none() {
+        from.round();
+        meant.round();
+        let told = (&*third).read(&mut [0]);
+        assert!(matches!(&told, Err(error) if error.kind() == ErrorKind::WouldBlock), "{told:?}");
+        in_time!(start);
+    }
+}
+
+#[test]
+fn who_asks_in_another_s_name_learns_nothing_that_makes_him_pass_for_the_one_he_asks() {
+    let (mut end, mut meant) = (End::open(LOOPBACK, &[]), End::open(LOOPBACK, &[]));
+    let (at, meant_at) = (end.text(), meant.text());
+    // It comes before the one that it will pass for, and says nothing yet.
+    let silent = connect(&at);
+    let (kind, incarnation, _asking) =
+        answer_to(&hello_of(&[1; 16], &[2; 16], ""), &mut end, connect(&at));
+    assert_eq!(kind, WELCOME);
+    let peer = meant.lookup(&at);
+    meant.send(QUIET, peer, b"here");
+    let start = std::time::Instant::now();
+    while end.take(arrived).is_none() {
+        meant.round();
+        end.round();
+        in_time!(start);
+    }
+    let asking = hello_of(&incarnation, &[3; 16], &at);
+    let (kind, told, _asking) = answer_to(&asking, &mut meant, connect(&meant_at));
+    assert_eq!(kind, SUPERSEDED);
+    let mut nonce = [0; 16];
+    nonce[..told.len()].copy_from_slice(&told);
+    let greeting = hello_of(&[4; 16], &nonce, &meant_at);
+    let (_, _, silent) = answer_to(&greeting, &mut end, silent);
+    sends_past(&silent, &mut end, &mut meant);
+}
+
+#[test]
+fn a_target_that_claims_to_be_another_in_its_welcome_does_not_pass_for_who_has_dialled_it() {
+    let (mut end, mut meant) = (End::open(LOOPBACK, &[]), End::open(LOOPBACK, &[]));
+    let at = end.text();
+    let (kind, incarnation, _asking) =
+        answer_to(&hello_of(&[1; 16], &[2; 16], ""), &mut end, connect(&at));
+    assert_eq!(kind, WELCOME);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = meant.lookup(&format!("tcp://{}", listener.local_addr().unwrap()));
+    meant.send(QUIET, target, b"here");
+    let liar = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let (_, hello) = read_greeting(&mut stream);
+        stream.write_all(&greeting(WELCOME, &incarnation)).unwrap();
+        read_exact(&mut stream, HEADER + b"here".len());
+        (hello[16..32].to_vec(), stream)
+    });
+    while !liar.is_finished() {
+        meant.round();
+    }
+    let (nonce, _stream) = liar.join().unwrap();
+    let third = greeted_with(&mut end, &hello_of(&[4; 16], &nonce, &meant.text()));
+    sends_past(&third, &mut end, &mut meant);
 }
 
 #[test]
