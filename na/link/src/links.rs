@@ -283,8 +283,7 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
         }
     }
 
-    /// A message of a peer's was withheld ([`Link::deliver`]): counts what it takes. Where all peers together then take more than
-    /// `most` bytes, what the one that takes most has sent is dropped; `Some`: it is to be ended.
+    /// A message of a peer's was withheld ([`Link::deliver`]): counts what it takes ([`Links::count`]).
     pub fn withhold(
         &mut self,
         peer: Peer,
@@ -292,11 +291,23 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
         most: u64,
         done: &mut Vec<Completion>,
     ) -> Option<Peer> {
-        if let Some(link) = self.find(peer) {
-            link.held += cost(len);
-            self.held += cost(len);
-        }
         self.await_admission(peer);
+        self.count(peer, cost(len), most, done)
+    }
+
+    /// Counts bytes of memory that a peer takes. Where all peers together then take more than
+    /// `most`, what the one that takes most has sent is dropped; `Some`: it is to be ended.
+    pub fn count(
+        &mut self,
+        peer: Peer,
+        bytes: u64,
+        most: u64,
+        done: &mut Vec<Completion>,
+    ) -> Option<Peer> {
+        if let Some(link) = self.find(peer) {
+            link.held += bytes;
+            self.held += bytes;
+        }
         if self.held <= most {
             return None;
         }
@@ -305,6 +316,14 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
             "requests wait for admission in too much memory: the peer whose take most is disconnected"
         );
         (!self.forget(greediest, done)).then_some(greediest)
+    }
+
+    /// Bytes that were counted are free again. Of a peer that has ended, or whose messages were dropped, they were so before.
+    pub fn uncount(&mut self, peer: Peer, bytes: u64) {
+        let Some(link) = self.find(peer) else { return };
+        let freed = bytes.min(link.held);
+        link.held -= freed;
+        self.held -= freed;
     }
 
     /// Hands out up to `most` messages that came while admission was closed. The transport gives their credits back as it is told
@@ -397,12 +416,13 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
     fn bury(&mut self, peer: Peer, done: &mut Vec<Completion>) {
         let Some(link) = self.find(peer) else { return };
         let Standing::Ended(reason) = &link.standing else { return };
-        let reason = reason.clone();
+        let (reason, held) = (reason.clone(), link.held);
         if link.is_withholding {
             self.withholding.retain(|other| *other != peer);
         }
         done.push(Completion::Gone { peer, reason });
         self.hung_up -= 1;
+        self.held -= held;
         self.drop_unmet(peer);
     }
 

@@ -258,6 +258,7 @@ impl TcpContext {
     pub(crate) fn lose(&mut self, mut wire: Box<Wire>, why: &GoneReason) {
         self.untime(&mut wire);
         self.no_stranger(&mut wire);
+        self.uncount_part(&mut wire);
         if wire.phase == Phase::Open {
             self.open -= 1;
             self.unmap(&wire);

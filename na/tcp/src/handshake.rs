@@ -32,7 +32,7 @@ use std::{
 };
 
 use hg_na::{Address, GoneReason};
-use hg_na_parts::key::{self, Exchange};
+use hg_na_parts::key::{self, Exchange, RECORD_MAX};
 
 use crate::{
     address::Target,
@@ -100,7 +100,10 @@ impl TcpContext {
                 wire.greet(&Greeting::NoiseSecond(second));
                 // The answer itself is not sealed.
                 self.flush(wire);
-                wire.seal_with(exchange.finish().map_err(failed)?);
+                let mut seal = exchange.finish().map_err(failed)?;
+                // Its first word can be another's, said again.
+                seal.limit(PREFIX + BODY_MAX);
+                wire.seal_with(seal);
                 Ok(())
             }
             (Greeting::NoiseFirst(_), None, _) => Err(refuse(wire, key::ONLY_DIALLER)),
@@ -211,6 +214,9 @@ impl TcpContext {
 
     fn opened(&mut self, wire: &mut Wire) {
         wire.phase = Phase::Open;
+        if let Some(sealing) = &mut wire.sealing {
+            sealing.seal.limit(RECORD_MAX);
+        }
         self.open += 1;
         self.no_stranger(wire);
         self.untime(wire);

@@ -104,6 +104,14 @@ impl Inbound {
         }
     }
 
+    /// Bytes of memory for a body that is not whole.
+    pub(crate) fn in_part(&self) -> u64 {
+        match &self.0 {
+            State::Body { bytes, .. } => bytes.len() as u64,
+            State::Header { .. } | State::Data { .. } => 0,
+        }
+    }
+
     /// Where many bytes can be read to directly.
     pub(crate) fn gap(&mut self) -> Gap<'_> {
         match &mut self.0 {

@@ -214,12 +214,15 @@ impl TcpContext {
         while let Some(item) = wire.inbound.next(&mut input).map_err(misbehaved)? {
             self.item(wire, item)?;
         }
-        Ok(())
+        self.count_part(wire)
     }
 
     fn item(&mut self, wire: &mut Wire, item: Item<'_>) -> Result<(), Fate> {
         match item {
-            Item::Frame(header, message) => self.frame(wire, header, message),
+            Item::Frame(header, message) => {
+                self.uncount_part(wire);
+                self.frame(wire, header, message)
+            }
             Item::Data(header, bytes) => self.data(wire, header, bytes),
         }
     }

@@ -134,6 +134,8 @@ pub(crate) struct Wire {
     /// What has come of a greeting.
     pub(crate) greeting: Vec<u8>,
     pub(crate) inbound: Inbound,
+    /// As whose, and how many, the bytes of a body are counted that is not whole.
+    pub(crate) in_part: Option<(Peer, u64)>,
     pub(crate) outbound: Outbound,
     pub(crate) deadline: Option<Instant>,
     /// The kernel told of bytes that were not read yet; of an end.
@@ -196,6 +198,7 @@ impl Wire {
             sealing: None,
             greeting: Vec::new(),
             inbound: Inbound::new(),
+            in_part: None,
             outbound: Outbound::default(),
             deadline: None,
             is_readable: false,

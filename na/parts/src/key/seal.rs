@@ -73,7 +73,8 @@ impl Exchange {
     /// [`Error::Os`].
     pub fn finish(self) -> Result<Seal, Error> {
         let state = self.0.into_transport_mode().map_err(|error| wrong(&error))?;
-        Ok(Seal { state: Box::new(state), partial: Vec::new(), sealed: 0, opened: 0 })
+        let (state, partial) = (Box::new(state), Vec::new());
+        Ok(Seal { state, partial, longest: RECORD_MAX, sealed: 0, opened: 0 })
     }
 }
 
@@ -91,6 +92,8 @@ pub struct Seal {
     state: Box<TransportState>,
     /// The beginning of a record whose rest has not come yet.
     partial: Vec<u8>,
+    /// Longest plaintext that is waited for.
+    longest: usize,
     /// Records so far.
     sealed: u64,
     opened: u64,
@@ -115,6 +118,11 @@ impl Seal {
         Ok(())
     }
 
+    /// From now on records with a longer plaintext are refused before they have come: who has not spoken yet costs no more.
+    pub fn limit(&mut self, longest: usize) {
+        self.longest = longest;
+    }
+
     /// Opens the next record of `input`, which is shortened by it; false when more is needed.
     ///
     /// # Errors
@@ -122,7 +130,7 @@ impl Seal {
     pub fn open(&mut self, input: &mut &[u8], into: &mut Vec<u8>) -> Result<bool, &'static str> {
         if self.partial.is_empty()
             && let Some((len, rest)) = input.split_first_chunk::<2>()
-            && let Some((record, rest)) = rest.split_at_checked(record_len(*len)?)
+            && let Some((record, rest)) = rest.split_at_checked(record_len(*len, self.longest)?)
         {
             *input = rest;
             return self.open_record(record, into);
@@ -130,7 +138,7 @@ impl Seal {
         loop {
             let wanted = match self.partial.first_chunk::<2>() {
                 None => 2,
-                Some(len) => 2 + record_len(*len)?,
+                Some(len) => 2 + record_len(*len, self.longest)?,
             };
             let take = (wanted - self.partial.len()).min(input.len());
             let (now, later) = input.split_at(take);
@@ -162,10 +170,11 @@ impl Seal {
     }
 }
 
-fn record_len(bytes: [u8; 2]) -> Result<usize, &'static str> {
+fn record_len(bytes: [u8; 2], longest: usize) -> Result<usize, &'static str> {
     match usize::from(u16::from_le_bytes(bytes)) {
-        len if len > TAG => Ok(len),
-        _ => Err("a record that is too short"),
+        ..=TAG => Err("a record that is too short"),
+        len if len > longest + TAG => Err("a record that is too long"),
+        len => Ok(len),
     }
 }
 

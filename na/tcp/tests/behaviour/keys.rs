@@ -228,6 +228,24 @@ fn what_was_recorded_is_read_by_nobody_who_has_the_key_and_of_no_use_when_it_is_
 }
 
 #[test]
+fn who_says_the_first_word_again_and_announces_a_long_record_costs_no_more_than_a_stranger() {
+    let key = KeyFile::new("long", &"07".repeat(32));
+    let settings = [("key-file", key.path()), ("connect-timeout-ms", "600000")];
+    let server = Server::start(LOOPBACK, &settings);
+    let (at, seen) = relay(server.address.clone(), |_, _| {});
+    let mut end = End::open(LOOPBACK, &settings);
+    let peer = end.context.lookup(&address(&at)).unwrap();
+    end.call(peer, 1, b"once").unwrap();
+    let recorded = seen.lock().unwrap().clone();
+    let mut first = recorded[..10 + usize::from(recorded[8])].to_vec();
+    first.extend(u16::MAX.to_le_bytes());
+    let mut again = crate::raw::connect(&server.address);
+    again.write_all(&first).unwrap();
+    let answer = crate::raw::read_to_the_end(&mut again);
+    assert_eq!(answer[7], 6, "the second message of the key exchange: {answer:?}");
+}
+
+#[test]
 fn what_was_changed_on_the_way_is_not_taken() {
     let key = KeyFile::new("flip", &"05".repeat(32));
     let settings = [("key-file", key.path())];

@@ -518,3 +518,50 @@ fn whose_requests_take_most_memory_while_they_wait_is_sent_away_and_nobody_else(
         in_time!(start);
     }
 }
+
+#[test]
+fn messages_of_which_the_last_byte_does_not_come_count_among_what_is_held() {
+    const LEN: usize = 256 << 10;
+    let mut target = End::open(LOOPBACK, &[("max-held-mib", "1")]);
+    target.context.set_admission(false);
+    let mut friends: Vec<_> = (0..3).map(|_| greeted_by(&mut target)).collect();
+    let mut greedy = greeted_by(&mut target);
+    let long = frame(UNEXPECTED, 0, &[7; LEN]);
+    let whole = frame(UNEXPECTED, 0, &[8; 20_000]);
+    let parts = [&[][..], &[], &[], &whole].map(|whole| [whole, &long[..long.len() - 1]].concat());
+    let writers: Vec<_> = friends
+        .iter()
+        .chain([&greedy])
+        .map(|raw| raw.try_clone().unwrap())
+        .zip(parts)
+        // One may be cut off at some byte.
+        .map(|(mut raw, part)| std::thread::spawn(move || drop(raw.write_all(&part))))
+        .collect();
+    let start = std::time::Instant::now();
+    let why = loop {
+        target.round();
+        if let Some((_, why)) = target.take(gone) {
+            break why;
+        }
+        in_time!(start, "all of it is kept");
+    };
+    assert!(matches!(&why, GoneReason::Exhausted(why) if why.contains("memory")), "{why}");
+    let reader = std::thread::spawn(move || read_to_the_end(&mut greedy));
+    while !(reader.is_finished() && writers.iter().all(std::thread::JoinHandle::is_finished)) {
+        target.round();
+    }
+    target.context.set_admission(true);
+    for friend in &mut friends {
+        friend.write_all(&long[long.len() - 1..]).unwrap();
+        assert_eq!(target.until(arrived).1, [7; LEN]);
+    }
+    // What was counted while it was in part is free again: as much comes once more.
+    for nth in 0..12 {
+        let mut writer = friends[nth % friends.len()].try_clone().unwrap();
+        let long = long.clone();
+        let writer = std::thread::spawn(move || writer.write_all(&long).unwrap());
+        assert_eq!(target.until(arrived).1, [7; LEN]);
+        writer.join().unwrap();
+    }
+    assert!(target.take(gone).is_none());
+}
