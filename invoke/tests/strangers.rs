@@ -302,6 +302,47 @@ fn types_that_panic_when_they_are_read_keep_nobody() {
     });
 }
 
+/// Its bytes are written, and refused when they are read.
+#[derive(Debug, Serialize)]
+struct Odd(u64);
+
+impl<'a> Deserialize<'a> for Odd {
+    fn deserialize<D: serde::Deserializer<'a>>(from: D) -> Result<Self, D::Error> {
+        let number = u64::deserialize(from)?;
+        if number % 2 == 1 { Ok(Self(number)) } else { Err(serde::de::Error::custom("even")) }
+    }
+}
+
+#[rpc(crate = hg_invoke)]
+fn take_odd(it: Odd, bytes: &[u8]) {
+    assert!(it.0 % 2 == 1 && bytes.is_empty());
+}
+
+#[test]
+fn an_own_broadcast_that_cannot_be_read_has_not_run_and_those_behind_it_are_told() {
+    let _watchdog = Watchdog::start();
+    for is_read in [false, true] {
+        let fabric = Fabric::new().register(take_odd).unwrap();
+        let worker = fabric.open(&Process(0, 1, &Meeting::default()), "sm://").unwrap().remove(0);
+        let told = [(); 2].map(|()| Synchronizer::new());
+        let memory = worker.allocate(1).unwrap();
+        for (number, told) in (2..).zip(&told) {
+            let (args, how) = ((Odd(number),), How::default().when_run(told));
+            let begun = if is_read {
+                worker.broadcast_buffer_read(take_odd, args, memory.part(0..0), how)
+            } else {
+                worker.broadcast_buffer(take_odd, args, &[], how)
+            };
+            begun.unwrap();
+        }
+        for told in told {
+            let ended = told.wait(&worker);
+            assert!(matches!(ended, Err(Error::Gone { process: 0, .. })), "{ended:?}");
+        }
+        worker.finish().unwrap();
+    }
+}
+
 #[test]
 fn calls_of_ever_new_groups_are_too_many() {
     let call = |group: u32| (GROUP, [&group.to_le_bytes()[..], &[0; 8]].concat());

@@ -164,12 +164,12 @@ impl Worker {
         let run =
             self.common.functions.run_and_pass_on(tag & !(BROADCAST | GROUP)).ok_or(UNKNOWN)?;
         let is_own = self.join_broadcast(from, name, record.len())?;
-        self.then.set(if is_own { Then::Ran(name) } else { Then::Reading(name) });
+        self.then.set(Then::Reading(name));
         self.caller.set(name.root);
         // What cannot be read goes no further.
         let ran = run(self, bytes, &|| {
+            self.then.set(Then::Ran(name));
             if !is_own {
-                self.then.set(Then::Ran(name));
                 self.pass_on(name, tag, self.group.get(), record);
             }
         });
@@ -198,12 +198,12 @@ impl Worker {
         if is_begun { Ok(is_own) } else { Err("a broadcast that is none, or one too many") }
     }
 
-    /// Its arguments could not be read: nobody below hears of it.
+    /// It could not be read: nobody below hears of it, unless it is this worker's own, of which they have heard.
     #[cold]
     pub(super) fn end_unread(&self, name: Name) {
         let error = self.cannot_read();
-        let below = self.tree(name.root).below(self.me);
-        for place in below.zip(0..).map(|it| it.1).chain([OWN_PLACE]) {
+        let below = self.tree(name.root).below(self.me).zip(0..).filter(|_| name.root != self.me);
+        for place in below.map(|it| it.1).chain([OWN_PLACE]) {
             self.end_broadcast(name, place, Some(error.clone()));
         }
     }
@@ -235,11 +235,13 @@ impl Worker {
         Ok(())
     }
 
-    /// An end is gone: those below it will not say that they have run anything.
+    /// An end is gone: those below it will not say that they have run anything. Where it is this one, none of its own will run here.
     pub(super) fn lose_broadcasts(&self, end: u32, error: &Error) {
         let names = self.broadcasts.borrow().names();
         for name in names {
-            let place = self.tree(name.root).below(self.me).zip(0..).find(|it| it.0 == end);
+            let own = (name.root == self.me).then_some((self.me, OWN_PLACE));
+            let mut all = self.tree(name.root).below(self.me).zip(0..).chain(own);
+            let place = all.find(|it| it.0 == end);
             if let Some((_, place)) = place
                 && self.broadcasts.borrow().awaits(name, place)
             {

@@ -207,9 +207,7 @@ impl Worker {
         let root = if let Of::Broadcast(name) = of { name.root } else { from };
         if let Err(why) = self.count_run(group, (from, root)) {
             // It was heard of when its bytes began to be read: nobody is to wait for it.
-            if let Of::Broadcast(name) = of
-                && name.root != self.me
-            {
+            if let Of::Broadcast(name) = of {
                 self.end_unread(name);
             }
             return Err(why);

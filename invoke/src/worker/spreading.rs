@@ -13,10 +13,7 @@ use super::{
     reading::{LEN, Source},
     running::{BROADCAST, GROUP, Malformed, READ, UNKNOWN, UNREADABLE},
 };
-use crate::{
-    EndsWith, Error, FrontOf, How, Part, Refused,
-    broadcasts::{Name, OWN_PLACE},
-};
+use crate::{EndsWith, Error, FrontOf, How, Part, Refused, broadcasts::Name};
 
 impl Worker {
     /// Runs a function whose last argument is `&[u8]` at every worker, with these bytes, which travel with the broadcast. As
@@ -87,21 +84,16 @@ impl Worker {
         bytes: Option<&[u8]>,
         args: usize,
     ) -> Result<(), Malformed> {
-        let is_own = name.root == self.me;
         let Some(bytes) = bytes else {
-            if is_own {
-                self.end_broadcast(name, OWN_PLACE, Some(self.cannot_read()));
-            } else {
-                self.end_unread(name);
-            }
+            self.end_unread(name);
             return Ok(());
         };
         let run = self.common.functions.run_and_pass_on(number).ok_or(UNKNOWN)?;
-        self.then.set(if is_own { Then::Ran(name) } else { Then::Reading(name) });
+        self.then.set(Then::Reading(name));
         self.caller.set(name.root);
         let ran = run(self, bytes, &|| {
-            if !is_own {
-                self.then.set(Then::Ran(name));
+            self.then.set(Then::Ran(name));
+            if name.root != self.me {
                 self.pass_bytes_on(number, name, bytes, args);
             }
         });
