@@ -23,6 +23,16 @@ pub enum Error {
         /// Bytes allowed.
         max: usize,
     },
+    /// A buffer that others are to read is over [`Fabric::buffer_max`](crate::Fabric::buffer_max).
+    #[error(
+        "a buffer of {len} bytes is over the limit of {max} bytes, which `Fabric::buffer_max` sets"
+    )]
+    BufferTooLong {
+        /// Bytes of the buffer.
+        len: u64,
+        /// Bytes allowed.
+        max: u64,
+    },
     /// There is no such thread.
     #[error("there is no {}", if .0.thread == ANY { format!("process {}", .0.process) } else { .0.to_string() })]
     NoSuchPlace(Place),

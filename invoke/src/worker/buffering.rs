@@ -71,8 +71,8 @@ impl Worker {
     /// When the bytes cannot be read, it is as with [`Worker::call_buffer_written`].
     ///
     /// # Errors
-    /// As [`Worker::call_with`]; [`Error::Memory`]: there is no such part; [`Error::TooLong`]: it is over
-    /// [`Fabric::buffer_max`](crate::Fabric::buffer_max); [`Error::Full`] also when 1,024 parts are to be read.
+    /// As [`Worker::call_with`]; [`Error::Memory`]: there is no such part; [`Error::BufferTooLong`]; [`Error::Full`] also when 1,024 parts are
+    /// to be read.
     pub fn call_buffer_read<'a, F: Rpc>(
         &self,
         to: Place,
@@ -145,8 +145,7 @@ impl Worker {
     pub(super) fn lend(&self, from: &Part<'_>) -> Result<(hg_na::LocalSlice, Vec<u8>), Error> {
         let (bytes, max) = (from.slice()?, self.common.settings.buffer_max);
         if bytes.len() > max {
-            let len = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
-            return Err(Error::TooLong { len: len(bytes.len()), max: len(max) });
+            return Err(Error::BufferTooLong { len: bytes.len(), max });
         }
         let descriptor = from.buffer.region().descriptor();
         Ok((bytes, Source { descriptor, offset: from.range.start, len: from.len() }.encode()))

@@ -42,7 +42,7 @@ impl Worker {
     /// the bytes does not run the function, nor do those behind it: [`How::when_run`] tells [`Error::Gone`] and its number.
     ///
     /// # Errors
-    /// As [`Worker::broadcast_with`]; [`Error::Memory`], [`Error::TooLong`] as [`Worker::call_buffer_read`]. [`Error::Full`]: the bytes count as
+    /// As [`Worker::broadcast_with`]; [`Error::Memory`], [`Error::BufferTooLong`] as [`Worker::call_buffer_read`]. [`Error::Full`]: the bytes count as
     /// those of the broadcast do, and one broadcast is always let in.
     pub fn broadcast_buffer_read<'a, F: Rpc>(
         &self,
