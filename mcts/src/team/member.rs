@@ -102,7 +102,7 @@ impl<G: Portable> Member<G> {
             known.unwrap_or_else(|| Worker::one_of(me, all, &settings, &root).among_strangers());
         worker.begin_phase(begin.phase, &root);
         self.post.inbox.loads.fill(0);
-        let part = if settings.parallelism == Parallelism::Root || all == 1 {
+        let mut part = if settings.parallelism == Parallelism::Root || all == 1 {
             let budget = begin.budget.share(me, all);
             let mut control = Control::new(budget, 1, &settings, tell);
             phase::run_alone(&mut worker, &mut control, || self.post.progress())?;
@@ -112,6 +112,7 @@ impl<G: Portable> Member<G> {
         } else {
             self.run_tree(&mut worker, begin, &settings, tell)?
         };
+        part.samples = few(part.samples);
         self.workers.insert(begin.search, worker);
         Ok(part)
     }
@@ -136,11 +137,7 @@ impl<G: Portable> Member<G> {
         let tell = if me == LEADER { tell.map(|tell| tell as _) } else { far_tell };
         let mut control = Control::new(begin.budget, settings.window, settings, tell);
         phase::run_together(worker, &mut far, Some(&mut control))?;
-        // Few enough to fit in a message of any transport; the last one among them.
-        let every = control.samples.len().div_ceil(SAMPLES_MAX).max(1);
-        let mut samples: Vec<_> = control.samples.into_iter().rev().step_by(every).collect();
-        samples.reverse();
-        Ok(worker.part(samples))
+        Ok(worker.part(control.samples))
     }
 
     /// Its part of a phase on trees that are merged.
@@ -209,6 +206,14 @@ impl<G: Portable> Member<G> {
         let own = self.obey(order, tell)?.expect("an order that is answered");
         self.answers(own)
     }
+}
+
+/// Few enough of them to fit in a message of any transport; the last one among them.
+pub(super) fn few(samples: Vec<Progress>) -> Vec<Progress> {
+    let every = samples.len().div_ceil(SAMPLES_MAX).max(1);
+    let mut few: Vec<_> = samples.into_iter().rev().step_by(every).collect();
+    few.reverse();
+    few
 }
 
 /// Samples of a phase that are sent to the leader.

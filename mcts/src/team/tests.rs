@@ -8,19 +8,24 @@ use proptest::prelude::*;
 use watchdog::Watchdog;
 
 use super::{
+    member::few,
     post::{self, Answer, Begin, LEADER, Order, Post, Word},
     *,
 };
 use crate::{
-    Budget, Parallelism, Placement, Player, Search, WorkerStats,
+    Budget, CHILDREN_MAX, Parallelism, Placement, Player, Search, WorkerStats,
     hex::Hex,
-    stats::{Audit, Part, Sum, Sums},
+    stats::{Audit, Part, Progress, Sum, Sums},
     wire,
 };
 
 /// The post of one of two processes.
 fn post_of(rank: u32, meeting: &Meeting, url: &str) -> Post {
-    let fabric = Fabric::new().register(post::deliver).unwrap();
+    post_of_fabric(Fabric::new(), rank, meeting, url)
+}
+
+fn post_of_fabric(fabric: Fabric, rank: u32, meeting: &Meeting, url: &str) -> Post {
+    let fabric = fabric.register(post::deliver).unwrap();
     let fabric = fabric.register(post::hear).unwrap().queue_max(post::WAITING_MAX);
     let here = fabric.open(&Process(rank, 2, meeting), url).unwrap().remove(0);
     Post::new(here, 1)
@@ -257,4 +262,32 @@ fn any_number_of_searches_may_end_while_a_process_stands_still() {
         closed.append(&mut serving.inbox.closed);
     }
     assert!(closed.into_iter().eq(0..SEARCHES));
+}
+
+/// Messages of over 16 KiB with their heads (16 bytes) fit through no channel here: its longest record takes half of a window.
+#[test]
+fn the_longest_part_of_a_phase_fits_in_a_message_of_any_transport() {
+    let (meeting, _watchdog) = (Meeting::default(), Watchdog::start());
+    let narrow = || Fabric::new().limits(Limits::default().window(2 * (16 << 10)));
+    let [mut leader, mut serving] = thread::scope(|scope| {
+        [0, 1]
+            .map(|rank| {
+                let meeting = &meeting;
+                scope.spawn(move || post_of_fabric(narrow(), rank, meeting, "sm://"))
+            })
+            .map(|it| it.join().unwrap())
+    });
+    let sum = |mv| Sum { mv, owner: 0, visits: 0, score: 0, proof: None };
+    let children = (0..CHILDREN_MAX).map(|mv| sum(u16::try_from(mv).unwrap())).collect();
+    let samples = few(vec![Progress::default(); 399]);
+    let (stats, root) = (WorkerStats::default(), Some(Sums { visits: 0, children }));
+    let part = Part { stats, root, counted: 0, proven: None, samples };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            serving.say(LEADER, Word::Answer(Answer::Part(part))).unwrap();
+            serving.finish();
+        });
+        leader.wait(|inbox| inbox.answers[1].take()).unwrap();
+        leader.finish();
+    });
 }
