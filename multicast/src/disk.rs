@@ -137,6 +137,8 @@ pub(crate) struct Disk {
     /// Offers for which there is no slot.
     waiting: VecDeque<(u32, Extent, bool)>,
     pub(crate) is_finished: bool,
+    /// The group that has asked last for its end.
+    finishing: Option<u64>,
 }
 
 impl Disk {
@@ -162,6 +164,7 @@ impl Disk {
             offered: BTreeMap::new(),
             waiting: VecDeque::new(),
             is_finished: false,
+            finishing: None,
         })
     }
 
@@ -261,8 +264,17 @@ impl Disk {
         group != self.group
     }
 
-    pub(crate) fn finish(&self) {
-        self.begin(Job::Finish);
+    /// Ends it, once: a group before may have begun to.
+    pub(crate) fn finish(&mut self) {
+        if self.finishing.replace(self.group).is_none() {
+            self.begin(Job::Finish);
+        }
+    }
+
+    /// It is finished; says whether this group has asked for that.
+    pub(crate) fn finished(&mut self) -> bool {
+        self.is_finished = true;
+        self.finishing == Some(self.group)
     }
 
     /// What was given; waits for the job that the thread is doing.

@@ -40,6 +40,13 @@ struct Watch {
     interested: Vec<(GroupId, u32)>,
 }
 
+/// What may take so long and no longer.
+#[derive(Clone, Copy)]
+enum Limit {
+    Join,
+    Reform,
+}
+
 /// The thread's state.
 pub(crate) struct Driver<'e> {
     engine: &'e hg::Engine,
@@ -53,8 +60,8 @@ pub(crate) struct Driver<'e> {
     watchers: Vec<hg::Answer<watch>>,
     /// Which object of which group a disk has.
     disks: FxHashMap<u64, (GroupId, u64)>,
-    /// When somebody has waited too long.
-    deadlines: BTreeMap<(Instant, u64), GroupId>,
+    /// When somebody has waited too long, and what for.
+    deadlines: BTreeMap<(Instant, u64), (GroupId, Limit)>,
     count: u64,
     /// Groups that have more members here than this process has cores.
     crowded: usize,
@@ -174,7 +181,8 @@ impl<'e> Driver<'e> {
         let is_root = opening.own == 0;
         self.insert(id, Member::new(opening));
         // The root says who is missing; the others wait longer.
-        self.set_deadline(id, if is_root { within } else { within.saturating_add(within / 2) });
+        let within = if is_root { within } else { within.saturating_add(within / 2) };
+        self.set_deadline(id, within, Limit::Join);
         self.act(id);
     }
 
@@ -184,21 +192,22 @@ impl<'e> Driver<'e> {
         self.members.insert(id, member);
     }
 
-    fn set_deadline(&mut self, id: GroupId, within: Duration) {
+    fn set_deadline(&mut self, id: GroupId, within: Duration, limit: Limit) {
         self.count += 1;
         if let Some(at) = Instant::now().checked_add(within) {
-            self.deadlines.insert((at, self.count), id);
+            self.deadlines.insert((at, self.count), (id, limit));
         }
     }
 
     fn expire(&mut self) {
-        while let Some((key, id)) = self.deadlines.first_key_value().map(|it| (*it.0, *it.1)) {
-            if key.0 > Instant::now() {
+        while let Some(first) = self.deadlines.first_entry() {
+            if first.key().0 > Instant::now() {
                 return;
             }
-            self.deadlines.remove(&key);
-            self.give(id, Event::Late);
-            self.reform_is_late(id);
+            match first.remove() {
+                (id, Limit::Join) => self.give(id, Event::Late),
+                (id, Limit::Reform) => self.reform_is_late(id),
+            }
         }
     }
 

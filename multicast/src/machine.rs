@@ -57,7 +57,7 @@ pub(crate) const INLINE_MAX: u64 = 10 << 10;
 /// Blocks that a member pulls at a time, and bytes of them where they are several.
 pub(crate) const PULLS_MAX: usize = 4;
 const PULLED_BYTES_MAX: u64 = 256 << 10;
-/// Objects that have begun to come and are not whole.
+/// Objects that have begun and are not delivered: each may have a thread, and registered memory.
 const BEGUN_MAX: usize = 64;
 /// A root that follows on a dead one numbers its objects from that power of two for each group before: another one may have followed, and
 /// died, of which it has not heard everything.

@@ -19,7 +19,7 @@ pub struct Options {
     /// Blocks that a member offers at a time, 1 to 8.
     pub in_flight: u32,
     /// Bytes that may wait for [`Group::receive`](crate::Group::receive) before no further object is begun here, which then holds up the
-    /// group: allocated memory, and for each object its metadata and 256 bytes.
+    /// group: allocated memory, and for each object its metadata, 256 bytes, and 25 bytes a block.
     pub untaken_bytes_max: u64,
     /// Whether blocks carry a checksum, which each receiver verifies.
     pub checksum: bool,

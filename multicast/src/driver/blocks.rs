@@ -215,7 +215,6 @@ impl Driver<'_> {
             // That group has failed: another one may want the same block now, of another member.
             Done::Holds { .. } | Done::Loaded { .. } | Done::Written { .. }
                 if store.is_stale(group) => {}
-            Done::Finished if store.is_stale(group) => store.is_finished = true,
             Done::Holds { block, is_held: true } => {
                 member.arrived(object, block, true);
                 self.give(id, Event::Arrived { object, block });
@@ -235,8 +234,9 @@ impl Driver<'_> {
                 }
             }
             Done::Finished => {
-                store.is_finished = true;
-                self.give(id, Event::Finished { object });
+                if store.finished() {
+                    self.give(id, Event::Finished { object });
+                }
             }
             Done::Failed(why) => {
                 let why = format!("object {object} cannot be read or written there: {why}");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Driver, member::Member};
+use super::{Driver, Limit, member::Member};
 use crate::{
     error::{Error, Failure},
     id::GroupId,
@@ -32,7 +32,7 @@ impl Driver<'_> {
                 return;
             }
         }
-        self.set_deadline(id, within);
+        self.set_deadline(id, within, Limit::Reform);
         self.go_on(id);
     }
 
@@ -113,7 +113,8 @@ impl Driver<'_> {
         self.remove(id);
         self.insert(new, member);
         self.acquaintances.remove(&before, self.inbox);
-        self.set_deadline(new, if own == 0 { within } else { within.saturating_add(within / 2) });
+        let within = if own == 0 { within } else { within.saturating_add(within / 2) };
+        self.set_deadline(new, within, Limit::Join);
         self.act(new);
         completer(Ok(Reformed { id: new, own, members, resent }));
     }

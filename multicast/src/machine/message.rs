@@ -9,6 +9,8 @@ use crate::schedule::{Kind, WHOLE_BLOCKS_MAX};
 pub const METADATA_MAX: usize = 4096;
 /// What an object that nobody has received takes, as it counts beside its own bytes.
 const OBJECT_BYTES: u64 = 256;
+/// What each of its blocks takes: its checksum, its place in the order in which they have come, and a bit.
+const BLOCK_BYTES: u64 = 25;
 /// Longest reason that is passed on, in bytes.
 const WHY_MAX: usize = 512;
 /// No root comes to numbers of objects from here.
@@ -39,7 +41,7 @@ impl Header {
 
     /// What it counts among the bytes that nobody has received, beside its memory.
     pub(crate) fn kept(&self) -> u64 {
-        self.metadata.len() as u64 + OBJECT_BYTES
+        self.metadata.len() as u64 + OBJECT_BYTES + self.blocks() * BLOCK_BYTES
     }
 
     /// Where a block begins, and how long it is.

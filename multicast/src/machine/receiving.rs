@@ -38,7 +38,7 @@ impl<S> Machine<S> {
         while self.phase == Phase::Open && self.config.own != 0 {
             let next = self.next;
             let is_full = self.untaken >= self.config.untaken_max && self.untaken > 0;
-            let begun = self.objects.values().filter(|it| it.has_begun && !it.is_finished).count();
+            let begun = self.objects.values().filter(|it| it.has_begun).count();
             let carried = self.objects.get(&next);
             if begun >= BEGUN_MAX || (is_full && carried.is_none()) {
                 return;

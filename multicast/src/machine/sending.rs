@@ -97,9 +97,7 @@ impl<S> Machine<S> {
         }
         self.pump();
         self.deliver_whole(false);
-        if self.is_closing {
-            self.begin_objects(); // What was delivered counts no more.
-        }
+        self.begin_objects(); // What was delivered makes room.
     }
 
     /// Whether nothing of an object is left to pass on.

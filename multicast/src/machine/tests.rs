@@ -418,3 +418,55 @@ fn objects_without_a_byte_count_among_those_that_nobody_has_received() {
     }
     assert_eq!(prepared, 3);
 }
+
+/// Objects that the driver is asked for a place for, where all comes of what was offered.
+fn prepared(machine: &mut Machine<u64>) -> usize {
+    let mut prepared = 0;
+    while let Some(action) = machine.poll_action() {
+        match action {
+            Action::Prepare { object } => {
+                prepared += 1;
+                machine.handle(Event::Ready { object, bytes: 0 });
+            }
+            Action::Pull { object, block, .. } => machine.handle(Event::Arrived { object, block }),
+            Action::Finish { object } => machine.handle(Event::Finished { object }),
+            _ => {}
+        }
+    }
+    prepared
+}
+
+#[test]
+fn objects_that_are_whole_and_not_passed_on_count_among_those_that_have_begun() {
+    let config = Config { own: 1, nodes: vec![0, 1, 2], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut machine = Machine::<u64>::new(config, Carried::default());
+    machine.handle(Event::Message { from: 0, message: Message::Begin { next: 0 } });
+    let header = Header { size: 1, block_size: 1, ..header_of_two(Kind::Chain) };
+    let mut begun = 0;
+    for object in 0..100 {
+        let header = Some(header.clone());
+        let message = Message::Offer { object, block: 0, header, source: 0 };
+        machine.handle(Event::Message { from: 0, message });
+        begun += prepared(&mut machine);
+    }
+    assert_eq!(begun, BEGUN_MAX, "the last of the chain takes nothing");
+    let message = Message::Took { object: 0, block: 0 };
+    machine.handle(Event::Message { from: 2, message });
+    assert_eq!(prepared(&mut machine), 1, "one was delivered");
+}
+
+#[test]
+fn what_is_kept_of_each_block_counts_among_the_bytes_of_an_object() {
+    let untaken_max = 64 << 20;
+    let config = Config { own: 1, nodes: vec![0, 1], digest: 0, in_flight: 1, untaken_max };
+    let mut machine = Machine::<u64>::new(config, Carried::default());
+    machine.handle(Event::Message { from: 0, message: Message::Begin { next: 0 } });
+    let header = Header { size: BLOCKS_MAX, block_size: 1, ..header_of_two(Kind::Chain) };
+    for object in 0..3 {
+        let header = Some(header.clone());
+        let message = Message::Offer { object, block: 0, header, source: 0 };
+        machine.handle(Event::Message { from: 0, message });
+    }
+    let actions = done_by(&mut machine);
+    assert_eq!(actions.iter().filter(|it| matches!(it, Action::Prepare { .. })).count(), 1);
+}

@@ -4,10 +4,11 @@ use std::{
     io,
     sync::{
         Arc, Mutex,
-        mpsc::{Sender, channel},
+        mpsc::{Sender, TryRecvError, channel},
     },
     task::{Context, Waker},
     thread,
+    time::Instant,
 };
 
 use hg::{Address, bulk::Rights};
@@ -284,4 +285,99 @@ fn a_root_forgets_the_disk_of_what_is_everywhere() {
     assert_eq!(driver.disks.len(), 1);
     told(&mut driver, id, 1, Message::Whole { count: 1 });
     assert_eq!(driver.disks.len(), 0);
+}
+
+/// The deadline that was set first passes.
+fn first_deadline_passes(driver: &mut Driver<'_>) {
+    let first = *driver.deadlines.keys().min_by_key(|it| it.1).unwrap();
+    let waits = driver.deadlines.remove(&first).unwrap();
+    driver.deadlines.insert((Instant::now(), first.1), waits);
+    driver.expire();
+}
+
+#[test]
+fn a_reform_waits_for_its_own_deadline_and_not_for_that_of_joining() {
+    let _watchdog = Watchdog::start();
+    let (own, other, inbox) = (engine(), engine(), Arc::new(Inbox::new()));
+    let mut driver = Driver::new(&own, &inbox);
+    let members = members((&own, 2), (&other, 1), 3);
+    let (id, _) = open(&mut driver, 2, members, Options::default(), |_| Destination::Allocate);
+    told(&mut driver, id, 0, Message::Begin { next: 0 });
+    gone(&mut driver, id, 0);
+    let (formed, is_formed) = channel();
+    driver.reform(id, Box::new(move |it| formed.send(it.is_ok()).unwrap()));
+    first_deadline_passes(&mut driver);
+    assert_eq!(is_formed.try_recv(), Err(TryRecvError::Empty), "it has joined");
+    first_deadline_passes(&mut driver);
+    assert_eq!(is_formed.try_recv(), Ok(false), "whoever leads has said nothing");
+}
+
+/// Says when it is finished, and ends once it may.
+struct GatedEnd {
+    asked: Sender<()>,
+    gate: Arc<Mutex<()>>,
+}
+
+impl Blocks for GatedEnd {
+    fn read_at(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        Zeros.read_at(offset, into)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        Zeros.write_at(offset, bytes)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        let _ = self.asked.send(());
+        drop(self.gate.lock().unwrap());
+        Ok(())
+    }
+}
+
+#[test]
+fn an_object_is_finished_once_though_its_group_fails_meanwhile() {
+    let _watchdog = Watchdog::start();
+    // The group that follows has begun with it, or has not, when that ends.
+    for begins_first in [true, false] {
+        let (own, other, inbox) = (engine(), engine(), Arc::new(Inbox::new()));
+        let mut driver = Driver::new(&own, &inbox);
+        let members = members((&own, 1), (&other, 0), 3);
+        let (asked, is_asked) = channel();
+        let gate = Arc::new(Mutex::new(()));
+        let held = gate.lock().unwrap();
+        let may_end = Arc::clone(&gate);
+        let blocks = move |_| {
+            let (asked, gate) = (asked.clone(), Arc::clone(&may_end));
+            Destination::Blocks(Box::new(GatedEnd { asked, gate }))
+        };
+        let (id, shared) = open(&mut driver, 1, members, Options::default(), blocks);
+        let offer = |driver: &mut Driver<'_>, id| {
+            told(driver, id, 0, Message::Begin { next: 0 });
+            let (kind, among, metadata) = (Kind::Direct, None, vec![]);
+            let header = Header { size: 3, block_size: 3, kind, among, metadata };
+            let source = Source { place: Place::Inline(vec![0; 3]), checksum: None };
+            let header = Some(header);
+            told(driver, id, 0, Message::Offer { object: 0, block: 0, header, source });
+        };
+        offer(&mut driver, id);
+        disks_do(&mut driver, 1);
+        is_asked.recv().unwrap();
+        gone(&mut driver, id, 2);
+        told(&mut driver, id, 0, Message::Reform { id: [8, 8], members: vec![0, 1] });
+        let id = reform(&mut driver, id);
+        if begins_first {
+            offer(&mut driver, id);
+        }
+        drop(held);
+        disks_do(&mut driver, 1);
+        if !begins_first {
+            assert!(shared.lock().ready.is_empty(), "nobody has offered it there");
+            offer(&mut driver, id);
+        }
+        assert_eq!(shared.lock().ready.len(), 1, "{begins_first}");
+        // Whatever the disk was told is done.
+        let received = shared.lock().ready.pop_front().unwrap().0;
+        drop(received);
+        assert!(is_asked.try_recv().is_err(), "{begins_first}: it is finished again");
+    }
 }
