@@ -67,7 +67,7 @@ fn object(number: u8) -> Vec<u8> {
     bytes
 }
 
-/// What each process does that [`start`] starts.
+/// What each process does that [`Member::start`] starts.
 #[test]
 fn member() {
     let Ok(url) = std::env::var("MULTICAST_MEMBER") else { return };
@@ -83,7 +83,7 @@ fn member() {
     // The object and its block at which this one dies.
     let dies: Option<(u64, usize)> =
         words[2].split_once('.').map(|it| (it.0.parse().unwrap(), it.1.parse().unwrap()));
-    let members: Vec<hg::Address> = words[3..].iter().map(|it| it.parse().unwrap()).collect();
+    let members: Vec<hg::Address> = words[4..].iter().map(|it| it.parse().unwrap()).collect();
     let mut options = Options::default();
     (options.schedule, options.block_size) = (Choice::Pipeline, Some(BLOCK as u64));
     let left = move |number| dies.filter(|it| it.0 == number).map(|it| it.1);
@@ -103,6 +103,10 @@ fn member() {
             let size = (BLOCK * BLOCKS) as u64;
             drop(group.send(Object::Blocks { from, size }, b"").unwrap());
         }
+    }
+    if words[3] == "closes" {
+        println!("closed {}", group.close().wait().expect_err("one of them dies").member);
+        return;
     }
     let failed = receive(&group).expect_err("one of them dies");
     println!("failed {failed}");
@@ -178,8 +182,8 @@ impl Member {
     }
 }
 
-fn kill_one(url: &str, victim: usize, object: u64, block: usize) {
-    let what = format!("{url}: member {victim} at block {block} of object {object}");
+/// All of them, of which one dies there.
+fn start(url: &str, victim: usize, (object, block): (u64, usize), then: &str) -> Vec<Member> {
     let mut members: Vec<_> = (0..MEMBERS).map(|_| Member::start(url)).collect();
     let addresses: Vec<_> = members
         .iter_mut()
@@ -188,9 +192,15 @@ fn kill_one(url: &str, victim: usize, object: u64, block: usize) {
     let id = u128::from_le_bytes(GroupId::random().unwrap().to_bytes());
     for (own, member) in members.iter_mut().enumerate() {
         let dies = if own == victim { format!("{object}.{block}") } else { "-".to_owned() };
-        let line = format!("{id:x} {own} {dies} {}\n", addresses.join(" "));
+        let line = format!("{id:x} {own} {dies} {then} {}\n", addresses.join(" "));
         member.child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
     }
+    members
+}
+
+fn kill_one(url: &str, victim: usize, object: u64, block: usize) {
+    let what = format!("{url}: member {victim} at block {block} of object {object}");
+    let mut members = start(url, victim, (object, block), "reforms");
     for (own, member) in members.iter_mut().enumerate().filter(|it| it.0 != victim) {
         let mut objects = Vec::new();
         let mut failed = None;
@@ -234,4 +244,19 @@ fn whoever_is_killed_at_whatever_block_the_survivors_know_and_go_on_over_sm() {
 #[test]
 fn whoever_is_killed_at_whatever_block_the_survivors_know_and_go_on_over_tcp() {
     kill_at_every_step("tcp://127.0.0.1");
+}
+
+#[test]
+fn whoever_is_killed_no_survivor_closes() {
+    let _watchdog = Watchdog::start();
+    for url in ["sm://", "tcp://127.0.0.1"] {
+        for victim in [0, 3, MEMBERS - 1] {
+            let members = start(url, victim, (1, 2), "closes");
+            for (own, mut member) in members.into_iter().enumerate().filter(|it| it.0 != victim) {
+                let closed = member.hear(&["closed "]);
+                let what = format!("{url}: member {own} of which {victim} was killed");
+                assert_eq!(closed, Some(format!("closed {victim}")), "{what}");
+            }
+        }
+    }
 }

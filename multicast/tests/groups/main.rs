@@ -5,7 +5,10 @@
 mod checksums;
 mod members;
 
-use std::{sync::Arc, thread};
+use std::{
+    sync::{Arc, Mutex},
+    thread,
+};
 
 use hg::{Address, bulk::Rights};
 use hg_multicast::{
@@ -366,6 +369,47 @@ fn a_group_that_sends_little_does_not_wait_for_one_that_sends_much_over_the_same
         sendings.into_iter().for_each(|it| it.wait().unwrap());
         close(much);
         close(little);
+    }
+}
+
+/// What each root has given when the first of the two is through.
+#[test]
+fn groups_that_send_as_much_over_the_same_links_share_them() {
+    let _watchdog = Watchdog::start();
+    let (objects, size) = (24, 1 << 20);
+    for url in URLS {
+        let members = Members::open(url, 3);
+        let gate = Arc::new(Mutex::new(()));
+        let held = gate.lock().unwrap();
+        let form = || {
+            members.group_with(&options(Choice::Chain, 64 << 10), |own| {
+                let memory = members.processes[own].engine().expose(vec![7; size], Rights::READ);
+                let (place, gate) = (Arc::new(memory.unwrap()), Arc::clone(&gate));
+                move |_: hg_multicast::Incoming<'_>| {
+                    drop(gate.lock().unwrap()); // Nothing goes before all is there to be sent.
+                    Ok(Destination::Registered(Arc::clone(&place)))
+                }
+            })
+        };
+        let both = [form(), form()];
+        let sendings = both.each_ref().map(|it| {
+            (0..objects).map(|_| it[0].send(vec![7; size], b"").unwrap()).collect::<Vec<_>>()
+        });
+        drop(held);
+        let roots = both.each_ref().map(|it| &it[0]);
+        let given = thread::scope(|scope| {
+            let through = sendings.into_iter().zip([roots[1], roots[0]]).map(|(all, other)| {
+                scope.spawn(move || {
+                    all.into_iter().for_each(|it| it.wait().unwrap());
+                    other.progress().bytes
+                })
+            });
+            let through: Vec<_> = through.collect();
+            through.into_iter().map(|it| it.join().unwrap()).min().unwrap()
+        });
+        let all = objects * size as u64;
+        assert!(given >= all / 4, "{url}: {given} of {all} bytes when the other one has its own");
+        both.into_iter().for_each(close);
     }
 }
 
