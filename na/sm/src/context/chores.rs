@@ -56,7 +56,7 @@ impl SmContext {
         }
         self.has_chores = false;
         self.has_leftovers = true;
-        self.poll_kernel()?;
+        self.poll_kernel(now)?;
         let mut events = std::mem::take(&mut self.events);
         self.waiter.take_ready(&mut events);
         let moved = !events.is_empty();

@@ -99,11 +99,11 @@ pub(crate) struct SmContext {
     later: BTreeSet<Peer>,
     wants_pins: Intent,
     pub(crate) events: Vec<Told>,
-    /// Rounds in a row that found nothing, and messages since the kernel was last asked.
+    /// Rounds in a row that found nothing.
     pub(crate) empty_rounds: u32,
-    pub(crate) since_poll: u32,
-    /// Empty rounds after which it is asked next.
+    /// The kernel is asked again after so many of them, and from then on.
     pub(crate) poll_after: u32,
+    poll_at: Instant,
 }
 
 impl SmContext {
@@ -150,8 +150,8 @@ impl SmContext {
             wants_pins: Intent::default(),
             events: Vec::new(),
             empty_rounds: 0,
-            since_poll: 0,
             poll_after: POLL_EMPTY_MIN,
+            poll_at: Instant::now(),
         })
     }
 

@@ -4,9 +4,9 @@
 //! is *parked* (its peer rings, epoll tells) when the context sleeps, when others are needed and it is
 //! the least recently active one, or when it stayed empty for long while another was busy. Parking
 //! follows the protocol of [`crate::wake`].
-//! The kernel is asked only after many empty rounds, or many messages: see [`POLL_MESSAGES`].
+//! The kernel is asked only after many empty rounds, or when a while has passed: see [`POLL_EVERY`].
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hg_na::{Completion, Error, Message, Peer, Tag};
 
@@ -24,15 +24,14 @@ const QUIET_ROUNDS: u32 = 256;
 const PARK_ROUNDS: u32 = 20_000;
 /// After so many empty rounds positions are written back that a producer may wait for.
 const WRITE_BACK_ROUNDS: u32 = 64;
-/// The kernel is asked for events after so many messages ...
-const POLL_MESSAGES: u32 = 1024;
+/// The kernel is asked for events after so long, however long what comes keeps the user: newcomers and parked peers wait for it ...
+const POLL_EVERY: Duration = Duration::from_millis(1);
 /// ... or after so many empty rounds in a row: twice as many each time that it had nothing to tell.
 pub(crate) const POLL_EMPTY_MIN: u32 = 256;
 const POLL_EMPTY_MAX: u32 = 2048;
 
 impl SmContext {
-    /// One round. What is rare is asked for by `has_chores` and `has_leftovers`; the time is looked at
-    /// only when nothing was found.
+    /// One round. What is rare is asked for by `has_chores` and `has_leftovers`.
     #[inline(always)]
     pub(crate) fn round(
         &mut self,
@@ -49,7 +48,8 @@ impl SmContext {
         if taken == 0 || self.has_leftovers || !self.intake.ferries.is_empty() {
             return self.end_round(now, done, taken);
         }
-        self.count(taken);
+        self.empty_rounds = 0;
+        self.has_chores |= now >= self.poll_at;
         Ok(true)
     }
 
@@ -61,7 +61,7 @@ impl SmContext {
         }
         let is_there = self.peers.find(from).is_some_and(|it| it.collect(tag, answer));
         if is_there {
-            self.count(1);
+            self.empty_rounds = 0;
         }
         is_there
     }
@@ -75,7 +75,7 @@ impl SmContext {
         let is_open = self.intake.admission;
         let is_there = self.peers.find(from).is_some_and(|it| it.take_request(is_open, request));
         if is_there {
-            self.count(1);
+            self.empty_rounds = 0;
         }
         is_there
     }
@@ -102,7 +102,8 @@ impl SmContext {
         let mut moved = taken > 0;
         self.ahead = 0;
         if moved {
-            self.count(taken);
+            self.empty_rounds = 0;
+            self.has_chores |= now >= self.poll_at;
         } else {
             self.empty_rounds += 1;
             self.has_chores |= self.empty_rounds >= self.poll_after;
@@ -114,15 +115,6 @@ impl SmContext {
             moved |= self.hand_out(now, done);
         }
         Ok(moved)
-    }
-
-    #[inline(always)]
-    fn count(&mut self, taken: u32) {
-        self.empty_rounds = 0;
-        self.since_poll += taken;
-        if self.since_poll >= POLL_MESSAGES {
-            self.has_chores = true;
-        }
     }
 
     /// Hands out what did not come out of a ring; does what waits for the end of a round.
@@ -142,11 +134,11 @@ impl SmContext {
     }
 
     /// Asks the kernel, when it is time to.
-    pub(crate) fn poll_kernel(&mut self) -> Result<(), Error> {
+    pub(crate) fn poll_kernel(&mut self, now: Instant) -> Result<(), Error> {
         let is_empty = self.empty_rounds >= self.poll_after;
-        if is_empty || self.since_poll >= POLL_MESSAGES {
+        if is_empty || now >= self.poll_at {
             self.empty_rounds = 0;
-            self.since_poll = 0;
+            self.poll_at = now + POLL_EVERY;
             self.waiter.poll()?;
             let knew_nothing = is_empty && !self.waiter.has_ready() && !self.hot.is_empty();
             self.poll_after =
