@@ -52,7 +52,8 @@ pub enum Room {
 /// How calls are packed into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Packing {
-    /// Into blocks, which leave when they are full, when the worker has nothing else to do, or by [`Worker::flush`](crate::Worker::flush).
+    /// Into blocks, which leave when they are full, when the worker has nothing else to do or has been busy for four rounds of its progress, or by
+    /// [`Worker::flush`](crate::Worker::flush).
     #[default]
     Trad,
     /// A message each; into blocks only while the transport or the window takes none.

@@ -249,8 +249,10 @@ impl Worker {
             return Err(Error::Inside);
         }
         // The clock costs as much as a call.
-        self.rounds.set(self.rounds.get().wrapping_add(1));
-        if self.rounds.get().is_multiple_of(CLOCK_ROUNDS) {
+        let rounds = self.rounds.get() + 1;
+        let is_turn = rounds >= CLOCK_ROUNDS;
+        self.rounds.set(if is_turn { 0 } else { rounds });
+        if is_turn {
             self.now.set(Instant::now());
         }
         let mut batch = self.batch.borrow_mut();
@@ -283,8 +285,12 @@ impl Worker {
         }
         let mut port = self.port.borrow_mut();
         port.acknowledge();
-        if !moved {
-            moved = port.flush_all();
+        if moved {
+            self.rounds.set(self.rounds.get() + BUSY_ROUND);
+        }
+        // Who has always something to do keeps nobody waiting for what it has to say.
+        if !moved || is_turn {
+            moved |= port.flush_all();
         }
         drop(port);
         self.tell_due();
@@ -507,8 +513,10 @@ impl Wake for Woken {
     }
 }
 
-/// The clock is looked at so rarely.
+/// After so many rounds the clock is looked at, and open blocks of a worker that is never idle leave: one that moved something, which may
+/// have run a thousand calls, counts for more.
 const CLOCK_ROUNDS: u32 = 64;
+const BUSY_ROUND: u32 = 15;
 /// Empty rounds until a wait sleeps, and until it lets others run.
 const SPIN_ROUNDS: u32 = 2048;
 const YIELD_ROUNDS: u32 = 64;

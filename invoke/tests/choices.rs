@@ -5,10 +5,15 @@
 #[macro_use]
 mod common;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
 
 use common::run;
-use hg_invoke::{Error, Fabric, Failed, How, Limits, Packing, Place, Request, Synchronizer, rpc};
+use hg_invoke::{
+    Error, Fabric, Failed, How, Limits, Packing, Place, Request, Room, Synchronizer, rpc,
+};
 
 #[rpc(crate = hg_invoke)]
 fn nothing(number: u64) {
@@ -20,8 +25,16 @@ fn who(here: &Request) -> u32 {
     here.place().thread
 }
 
+/// Takes longer than calling it.
+#[rpc(crate = hg_invoke)]
+fn work(bytes: &[u8]) {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_micros(20) {}
+    let _ = bytes;
+}
+
 fn fabric() -> Fabric {
-    Fabric::new().register(nothing).unwrap().register(who).unwrap()
+    Fabric::new().register(nothing).unwrap().register(who).unwrap().register(work).unwrap()
 }
 
 /// Blocks that 1000 calls of 16 bytes make, of which the window takes 128 before the receiver begins.
@@ -125,6 +138,45 @@ fn any_thread(url: &str) {
         let nobody = worker.call(Place::any_of(2), who, ());
         assert!(matches!(nobody, Err(Error::NoSuchPlace(_))), "{nobody:?}");
     });
+}
+
+/// 0 calls 1 until 2 has heard from 1 what it waits for: 1 always has something else to do.
+fn busy(packing: Packing) {
+    let (is_over, has_stopped) = (AtomicBool::new(false), AtomicBool::new(false));
+    run("sm://", (3, 1), &fabric().packing(packing), |worker| {
+        let to = Place { process: 1, thread: 0 };
+        // All are connected before.
+        assert_eq!(worker.call_return(to, who, ()).unwrap().wait(&worker), Ok(0));
+        worker.quiesce().unwrap();
+        match worker.place().process {
+            0 => {
+                while !is_over.load(Ordering::SeqCst) {
+                    worker.call_with(to, work, (&[],), How::room(Room::Wait)).unwrap();
+                }
+                has_stopped.store(true, Ordering::SeqCst);
+            }
+            2 => {
+                let told = Synchronizer::new();
+                let how = How::default().when_run(&told);
+                assert_eq!(worker.call_return(to, who, ()).unwrap().wait(&worker), Ok(0));
+                let bytes = worker.allocate(9).unwrap();
+                worker.call_buffer_read(to, work, (), bytes.part(0..9), how).unwrap();
+                told.wait(&worker).unwrap();
+                worker.broadcast_with(nothing, (1,), how).unwrap();
+                told.wait(&worker).unwrap();
+                is_over.store(true, Ordering::SeqCst);
+            }
+            _ => {}
+        }
+        worker.wait_until(|| has_stopped.load(Ordering::SeqCst).then_some(Ok(()))).unwrap();
+        worker.finish().unwrap();
+    });
+}
+
+#[test]
+fn results_and_news_reach_whoever_waits_while_another_one_floods() {
+    busy(Packing::Trad);
+    busy(Packing::Ovfl);
 }
 
 over_each_transport! {
