@@ -101,8 +101,13 @@ impl VisorContext {
             let are_enough = |len| *lane != Lane::Unexpected || link.way.unexpected.are_enough(len);
             matches!(len, Some(Ok(len)) if are_enough(len))
         });
+        // Messages alone are ahead for ever: what would be sent instead is asked for first.
+        let is_transfers_turn = link.way.is_transfers_turn()
+            && (link.owner.is_waiting()
+                || link.initiator.is_streaming()
+                || link.initiator.next(TRANSFERS_MAX).is_some());
         match message {
-            Some(lane) if !link.way.is_transfers_turn() => self.message_out(peer, lane),
+            Some(lane) if !is_transfers_turn => self.message_out(peer, lane),
             _ => match (self.transfer_out(peer), message) {
                 (Step::Idle, Some(lane)) => self.message_out(peer, lane),
                 (step, _) => step,
