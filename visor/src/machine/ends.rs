@@ -29,6 +29,8 @@ impl Switch {
         if std::mem::replace(&mut end.has_closed, true) {
             return Err("a connection that was closed twice");
         }
+        let other = connection.ends[1 - side].party;
+        self.wants_less(from, other);
         self.close_end(key, 1 - side, &reason);
         self.settle(key);
         Ok(())
@@ -102,10 +104,10 @@ impl Switch {
             }
             Role::Node(None) | Role::Stranger | Role::Caller => {}
         }
+        if gone.is_called {
+            self.heard_of(party);
+        }
         for (key, side) in gone.ends.into_values() {
-            if gone.is_called {
-                self.heard_of(party, key);
-            }
             if let Some(connection) = self.connections.get_mut(&key) {
                 let end = &mut connection.ends[side];
                 (end.has_closed, end.said) = (true, Said::Sent);

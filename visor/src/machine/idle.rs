@@ -55,14 +55,14 @@ impl Switch {
         }
     }
 
-    fn leave(&mut self, key: PartyKey) {
+    pub(super) fn leave(&mut self, key: PartyKey) {
         self.effects.push_back(Effect::Leave(key));
         self.gone(key, &GoneReason::Closed);
     }
 }
 
 /// Whether a leg is this side's to end, and carries nothing: where nobody has answered, nothing that anybody still wants.
-fn is_idle(party: &Party, connections: &FxHashMap<ConnectionKey, Connection>) -> bool {
+pub(super) fn is_idle(party: &Party, connections: &FxHashMap<ConnectionKey, Connection>) -> bool {
     let mut carried =
         party.ends.values().filter_map(|(key, side)| Some(&connections.get(key)?.ends[*side]));
     matches!(party.role, Role::Node(Some(_)))

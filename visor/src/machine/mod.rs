@@ -14,7 +14,7 @@ mod party;
 mod tests;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     net::SocketAddr,
     time::{Duration, Instant},
 };
@@ -83,8 +83,8 @@ pub(crate) struct Switch {
     /// Parties with something to be sent; none that is gone.
     ready: VecDeque<PartyKey>,
     effects: VecDeque<Effect>,
-    /// Applications of whose connections the next one may be opened.
-    callers: Vec<PartyKey>,
+    /// Applications of whose connections that wait some may be opened.
+    callers: BTreeSet<PartyKey>,
     is_draining: bool,
     /// Those who are told when it ends.
     drainers: Vec<PartyKey>,
@@ -123,7 +123,7 @@ impl Switch {
             last_key: 0,
             ready: VecDeque::new(),
             effects: VecDeque::new(),
-            callers: Vec::new(),
+            callers: BTreeSet::new(),
             is_draining: false,
             drainers: Vec::new(),
             counts: Counts::default(),
@@ -164,10 +164,9 @@ impl Switch {
     fn take(&mut self, from: PartyKey, frame: Message) -> Result<(), Wrong> {
         let Some(party) = self.parties.get_mut(&from) else { return Ok(()) };
         if std::mem::take(&mut party.is_called) {
-            let ends: Vec<_> = party.ends.values().copied().collect();
-            ends.into_iter().for_each(|(key, _)| self.heard_of(from, key));
+            self.heard_of(from);
+            return self.take(from, frame);
         }
-        let party = self.party(from)?;
         let (header, body) = Header::decode(frame.as_slice())?;
         match (header.kind, &party.role) {
             (Kind::Hello, Role::Stranger) => self.greeted(from, &Hello::decode(body)?),
@@ -287,7 +286,7 @@ impl Switch {
 
     /// Whether there is one.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.ready.is_empty() || !self.effects.is_empty()
+        !self.ready.is_empty() || !self.effects.is_empty() || !self.callers.is_empty()
     }
 
     /// The next frame for a party: [`Switch::left`] or [`Switch::put_back`] follows.
@@ -326,7 +325,7 @@ impl Switch {
 
     /// What is to be done.
     pub(crate) fn next_effect(&mut self) -> Option<Effect> {
-        while let Some(caller) = self.callers.pop() {
+        while let Some(caller) = self.callers.pop_first() {
             self.open_waiting(caller);
         }
         self.effects.pop_front()
@@ -359,6 +358,7 @@ impl Switch {
             return self.answer(from, false, "only root and the daemon's own user may drain it");
         }
         self.is_draining = true;
+        self.refuse_waiting();
         if within_ms > 0 {
             if self.drainers.contains(&from) {
                 return Err("questions without taking the answers");

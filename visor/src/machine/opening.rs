@@ -4,6 +4,7 @@ use hg_na::{Address, GoneReason, Message};
 
 use super::{
     Effect, NODE_QUOTA, Outgoing, Switch, Wrong,
+    idle::is_idle,
     party::{Chooser, Connection, ConnectionKey, End, Party, PartyKey, Role},
 };
 use crate::{
@@ -71,8 +72,15 @@ impl Switch {
     }
 
     fn refuse_draining(&mut self, from: PartyKey, id: u32) {
-        let why = "its daemon is being drained";
-        self.refuse(from, id, &GoneReason::Unreachable(why.into()));
+        self.refuse(from, id, &draining());
+    }
+
+    /// It is drained from now on: nothing that waits is opened any more.
+    pub(super) fn refuse_waiting(&mut self) {
+        let waiting = self.parties.values_mut().flat_map(|it| std::mem::take(&mut it.waiting));
+        for (key, _) in waiting.collect::<Vec<_>>() {
+            self.close_end(key, 0, &draining());
+        }
     }
 
     /// Another daemon opens one, and says how long frames it takes.
@@ -130,35 +138,64 @@ impl Switch {
             self.reach((from, key), &target);
         } else if let Some(party) = self.parties.get_mut(&from) {
             party.waiting.insert(key, target);
+            self.callers.insert(from);
         }
     }
 
     /// Whether an application may have a connection there now: so many daemons are called for it at a time that have not answered.
-    fn may_reach(&self, from: &Party, node: &Address) -> bool {
+    pub(super) fn may_reach(&self, from: &Party, node: &Address) -> bool {
         let to = self.nodes.get(node);
         let is_called = |to| self.parties.get(to).is_none_or(|it| it.is_called);
         from.unanswered.len() < self.unanswered_max
-            || to.is_some_and(|to| from.unanswered.contains(to) || !is_called(to))
+            || to.is_some_and(|to| from.unanswered.contains_key(to) || !is_called(to))
     }
 
-    /// Opens what waits, as far as it may be opened now.
+    /// Opens what waits, as far as it may be opened now: what may not holds up nothing else.
     pub(super) fn open_waiting(&mut self, from: PartyKey) {
-        while let Some(party) = self.parties.get(&from)
-            && let Some((_, target)) = party.waiting.first_key_value()
-            && self.may_reach(party, &target.node)
-            && let Some(party) = self.parties.get_mut(&from)
-            && let Some((key, target)) = party.waiting.pop_first()
-        {
-            self.reach((from, key), &target);
+        self.let_go(from);
+        let Some(party) = self.parties.get(&from) else { return };
+        for key in party.waiting.keys().copied().collect::<Vec<_>>() {
+            if let Some(party) = self.parties.get(&from)
+                && party.waiting.get(&key).is_some_and(|it| self.may_reach(party, &it.node))
+                && let Some(party) = self.parties.get_mut(&from)
+                && let Some(target) = party.waiting.remove(&key)
+            {
+                self.reach((from, key), &target);
+            }
         }
     }
 
-    /// A daemon that was called has answered, or is gone: whoever has this connection there may have another one called.
-    pub(super) fn heard_of(&mut self, node: PartyKey, of: ConnectionKey) {
-        let opener = self.connections.get(&of).map_or(0, |it| it.ends[0].party);
-        if let Some(party) = self.parties.get_mut(&opener) {
+    /// Whoever has connections that wait lets calls go with which it wants nothing any more: they are left, unless others want them.
+    fn let_go(&mut self, from: PartyKey) {
+        let Some(party) = self.parties.get_mut(&from) else { return };
+        if party.waiting.is_empty() {
+            return;
+        }
+        let unwanted = party.unanswered.extract_if(|_, wanted| *wanted == 0);
+        for (key, _) in unwanted.collect::<Vec<_>>() {
+            if self.parties.get(&key).is_some_and(|it| is_idle(it, &self.connections)) {
+                self.leave(key);
+            }
+        }
+    }
+
+    /// Somebody has closed a connection there: if it is a daemon that has not answered, something else may have its turn.
+    pub(super) fn wants_less(&mut self, from: PartyKey, node: PartyKey) {
+        if let Some(party) = self.parties.get_mut(&from)
+            && let Some(wanted) = party.unanswered.get_mut(&node)
+        {
+            *wanted -= 1;
+            self.callers.insert(from);
+        }
+    }
+
+    /// A daemon that was called has answered, or is gone: what waits for it, or for its turn, may be opened.
+    pub(super) fn heard_of(&mut self, node: PartyKey) {
+        for (key, party) in &mut self.parties {
             party.unanswered.remove(&node);
-            self.callers.push(opener);
+            if !party.waiting.is_empty() {
+                self.callers.insert(*key);
+            }
         }
     }
 
@@ -181,7 +218,7 @@ impl Switch {
         if there.is_called
             && let Some(party) = self.parties.get_mut(&from)
         {
-            party.unanswered.insert(to);
+            *party.unanswered.entry(to).or_default() += 1;
         }
         let to_id = self.join(key, to);
         self.pass(from, to, to_id, frame);
@@ -195,7 +232,6 @@ impl Switch {
             let id = Header::decode(frame.as_slice()).map_or(0, |(header, _)| header.id ^ YOURS);
             // What is of no connection that is live is no `Open` either.
             if let Some((key, side)) = self.live(party, id) {
-                self.heard_of(party, key);
                 let Some(connection) = self.connections.get_mut(&key) else { continue };
                 let from = connection.ends[1 - side].party;
                 connection.ends[side] = End::nobody();
@@ -274,4 +310,8 @@ impl Switch {
         }
         Ok(())
     }
+}
+
+fn draining() -> GoneReason {
+    GoneReason::Unreachable("its daemon is being drained".into())
 }

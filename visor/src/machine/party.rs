@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use hg_na::{Address, Identity, Message};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use super::flows::{Flows, Outgoing};
 use crate::wire::{YOURS, next_id};
@@ -59,9 +59,9 @@ pub(crate) struct Party {
     pub(crate) is_blocked: bool,
     /// It is in the list of those with something to be sent.
     pub(crate) is_listed: bool,
-    /// Of an application: daemons that were called for it and have not answered; and its connections, the oldest first, that wait until
-    /// fewer have not.
-    pub(crate) unanswered: FxHashSet<PartyKey>,
+    /// Of an application: daemons that were called for it and have not answered, and how many connections it still wants with each; and
+    /// its connections, the oldest first, that wait until fewer have not.
+    pub(crate) unanswered: FxHashMap<PartyKey, u32>,
     pub(crate) waiting: BTreeMap<ConnectionKey, crate::address::Target>,
     /// Of a daemon: it was called, and has not answered.
     pub(crate) is_called: bool,
@@ -81,7 +81,7 @@ impl Party {
             flows: Flows::default(),
             is_blocked: false,
             is_listed: false,
-            unanswered: FxHashSet::default(),
+            unanswered: FxHashMap::default(),
             waiting: BTreeMap::new(),
             is_called: false,
             idle_since: None,

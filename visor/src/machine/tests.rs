@@ -1,5 +1,6 @@
 //! Single decisions of the switch; what random events come to is `simulation`'s.
 
+mod opening;
 mod simulation;
 
 use std::time::{Duration, Instant};
@@ -480,104 +481,4 @@ fn ways_that_carry_nothing_make_room_for_another_one() {
     assert!((2..=CALLED_MAX).all(|number| calls(number).0 == 1));
     assert_eq!(calls(CALLED_MAX + 1).0, 2);
     assert!(!switch.parties.contains_key(&first) && switch.nodes.len() == CALLED_MAX);
-}
-
-/// Whom it calls, by their addresses.
-fn calls(switch: &mut Switch) -> Vec<(PartyKey, String)> {
-    let dialled = |effect| match effect {
-        Effect::Dial(key, address) => (key, address.to_string()),
-        other => panic!("{other:?}"),
-    };
-    std::iter::from_fn(|| switch.next_effect()).map(dialled).collect()
-}
-
-#[test]
-fn an_application_has_so_many_daemons_called_that_do_not_answer_and_the_next_wait_their_turn() {
-    let switch = &mut switch();
-    switch.unanswered_max = 2;
-    let (a, b) = (application(switch, "a/0"), application(switch, "b/0"));
-    let there = |number: u32| format!("visor://x/0@tcp://there:{number}");
-    for id in 1..=4 {
-        open(switch, a, id, &there(id));
-    }
-    let called = calls(switch);
-    assert_eq!(called.len(), 2, "the others wait: {called:?}");
-    switch.handle(a, Header::new(Kind::Close, 3, 0).frame(&[]));
-    assert_eq!(next(switch, a).map(|(it, _)| (it.kind, it.id)), Some((Kind::Close, 3 | YOURS)));
-    // Another application calls whomever it likes, also one for whom the first waits.
-    open(switch, b, 1, &there(4));
-    open(switch, b, 2, &there(1));
-    let other = calls(switch);
-    assert_eq!((other.len(), &*other[0].1), (1, "tcp://there:4"));
-    // One answers: further connections there wait for nothing, and the next one has its turn.
-    let (node, hello) = (called[0].0, kind(switch, called[0].0));
-    assert_eq!(hello, Some(Kind::Hello));
-    let (asked, _) = next(switch, node).unwrap();
-    assert_eq!(asked.kind, Kind::Open);
-    assert_eq!(kind(switch, node), Some(Kind::Open), "the other application's");
-    let word = asked.word;
-    switch.handle(node, Header::new(Kind::Opened, asked.id ^ YOURS, word).frame(&[]));
-    assert_eq!(kind(switch, a), Some(Kind::Opened));
-    assert_eq!(calls(switch), [], "whom it waits for was called already");
-    assert_eq!(
-        (kind(switch, other[0].0), kind(switch, other[0].0)),
-        (Some(Kind::Hello), Some(Kind::Open))
-    );
-    assert_eq!(kind(switch, other[0].0), Some(Kind::Open), "it was asked for both");
-    open(switch, a, 5, &there(1));
-    assert_eq!(kind(switch, node), Some(Kind::Open), "it has answered");
-    // One is not there.
-    switch.handle(a, Header::new(Kind::Close, 5, 0).frame(&[]));
-    switch.gone(called[1].0, &GoneReason::TimedOut);
-    assert_eq!(kind(switch, a), Some(Kind::Close));
-    switch.gone(a, &GoneReason::Exited);
-}
-
-#[test]
-fn a_daemon_that_has_not_answered_is_left_once_nobody_wants_it_any_more() {
-    let switch = &mut switch();
-    let a = application(switch, "a/0");
-    open(switch, a, 1, "visor://x/0@tcp://there:1");
-    let node = calls(switch)[0].0;
-    let now = Instant::now();
-    switch.handle_timeout(now);
-    switch.handle_timeout(now + 2 * IDLE);
-    assert_eq!(switch.next_effect(), None, "it is waited for");
-    switch.gone(a, &GoneReason::Exited);
-    switch.handle_timeout(now + 4 * IDLE);
-    switch.handle_timeout(now + 6 * IDLE);
-    assert_eq!(switch.next_effect(), Some(Effect::Leave(node)));
-    assert!(switch.parties.is_empty() && switch.connections.is_empty());
-}
-
-#[test]
-fn what_is_to_be_opened_at_another_spelling_of_an_address_is_opened_where_that_is_known() {
-    let switch = &mut switch();
-    let (a, b) = (application(switch, "a/0"), application(switch, "b/0"));
-    open(switch, a, 1, "visor://x/0@tcp://there:1/0");
-    let known = calls(switch)[0].0;
-    while next(switch, known).is_some() {}
-    for id in 1..=3 {
-        open(switch, b, id, "visor://y/0@tcp://there:1");
-    }
-    switch.handle(b, Header::new(Kind::Close, 2, 0).frame(&[]));
-    let other = calls(switch)[0].0;
-    switch.is_known(other, known);
-    assert!(!switch.parties.contains_key(&other) && switch.nodes.len() == 1);
-    assert_eq!(next(switch, b).map(|(it, _)| (it.kind, it.id)), Some((Kind::Close, 2 | YOURS)));
-    for id in [1, 3] {
-        let (asked, name) = next(switch, known).unwrap();
-        assert_eq!((asked.kind, &*name), (Kind::Open, &b"y/0"[..]));
-        let opened = Header::new(Kind::Opened, asked.id ^ YOURS, asked.word);
-        switch.handle(known, opened.frame(&[]));
-        assert_eq!(
-            next(switch, b).map(|(it, _)| (it.kind, it.id)),
-            Some((Kind::Opened, id | YOURS))
-        );
-    }
-    switch.gone(known, &GoneReason::Exited);
-    let ended = std::iter::from_fn(|| kind(switch, b)).filter(|it| *it == Kind::Close).count();
-    assert_eq!(ended, 2);
-    [a, b].into_iter().for_each(|it| switch.gone(it, &GoneReason::Exited));
-    assert!(switch.parties.is_empty() && switch.connections.is_empty() && switch.bytes() == 0);
 }

@@ -70,6 +70,7 @@ impl World {
             while self.deliver(from) {}
             self.cut(from);
         }
+        self.silent.retain(|silent| silent.0 != at);
         for place in 0..self.apps.len() {
             if self.apps[place].node == at {
                 self.follow(place, is_flushed);

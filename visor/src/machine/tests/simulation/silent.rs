@@ -23,12 +23,30 @@ impl World {
     pub(super) fn check_calls(&self) {
         let waits_for = |app: PartyKey, (at, silent): &(usize, PartyKey)| {
             let mut connections = self.switches[*at].connections.values();
-            connections.any(|it| [it.ends[0].party, it.ends[1].party] == [app, *silent])
+            connections.any(|it| {
+                it.ends[0].is_live() && [it.ends[0].party, it.ends[1].party] == [app, *silent]
+            })
         };
         for app in &self.apps {
             let calls = self.silent.iter().filter(|it| it.0 == app.node && waits_for(app.key, it));
             let most = self.switches[app.node].unanswered_max;
             assert!(calls.count() <= most, "too many daemons are called for one application");
+        }
+        // What is to be opened is, before the next effect.
+        for switch in self.switches.iter().filter(|it| it.callers.is_empty()) {
+            let is_live = |key| switch.connections[key].ends[0].is_live();
+            for party in switch.parties.values() {
+                let mut waiting = party.waiting.iter().filter(|(key, _)| is_live(key));
+                let may = |node| !switch.is_draining && !switch.may_reach(party, node);
+                assert!(waiting.all(|(_, target)| may(&target.node)), "what may be opened waits");
+                for (silent, wanted) in party.unanswered.iter().filter(|_| !switch.is_draining) {
+                    assert!(*wanted > 0 || party.waiting.is_empty(), "it waits for nothing");
+                    let ends = party.ends.values().filter_map(|it| switch.connections.get(&it.0));
+                    let live =
+                        ends.filter(|it| it.ends[0].is_live() && it.ends[1].party == *silent);
+                    assert_eq!(usize::try_from(*wanted).unwrap(), live.count());
+                }
+            }
         }
     }
 
