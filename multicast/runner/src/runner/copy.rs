@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::{
     Error,
     arguments::{Arguments, Rate},
-    mpi::{ENDS_WITH_PARENT, Scratch},
+    mpi::{Scratch, ends_with},
     network::{self, Network},
     payload,
 };
@@ -116,7 +116,7 @@ impl Copying<'_> {
     fn command(&self, host: u32) -> Command {
         let mut command = self.network.command(host as usize, "setpriv");
         command
-            .args(ENDS_WITH_PARENT)
+            .args(ends_with(std::process::id()))
             .arg(self.program)
             .args(["--setting", "unsent-kib=64", "--key-file"])
             .arg(self.key)

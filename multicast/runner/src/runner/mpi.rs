@@ -108,7 +108,8 @@ fn launcher(kind: &Kind, size: u32, network: Option<&Network>, agent: Option<&Pa
         Some(network) => network.command(0, "setpriv"),
         None => Command::new("setpriv"),
     };
-    command.args(ENDS_WITH_PARENT).args(["timeout", "-k", "2", PATIENCE_S, "setpriv"]);
+    command.args(ends_with(std::process::id()));
+    command.args(["timeout", "-k", "2", PATIENCE_S, "setpriv"]);
     command.args(ENDS_WITH_PARENT).arg(kind.launcher);
     if kind.name == "openmpi" {
         command.args(["--allow-run-as-root", "--oversubscribe"]);
@@ -201,7 +202,28 @@ impl Drop for Scratch {
 const REMOVER: &str = "trap '' HUP INT TERM; cat; for try in 1 2 3 4 5; do rm -rf -- \"$0\" 2>&- && break; sleep 1; done";
 
 const SOURCE: &str = include_str!("bcast.c");
-/// Of `setpriv`: what it becomes is killed when its parent ends, however that does; the ranks end with their launcher.
-pub(crate) const ENDS_WITH_PARENT: [&str; 3] = ["--pdeathsig", "KILL", "--"];
+/// Words of `setpriv` before a command, which is killed when its parent ends, however that does; the ranks end with their launcher.
+const ENDS_WITH_PARENT: [&str; 3] = ["--pdeathsig", "KILL", "--"];
+
+/// As [`ENDS_WITH_PARENT`], for children of the process `parent`; the command is not begun where that had ended before the kernel was told.
+pub(crate) fn ends_with(parent: u32) -> Vec<String> {
+    let words = ["sh", "-c", "[ $PPID = \"$0\" ] && exec \"$@\"", &parent.to_string()];
+    ENDS_WITH_PARENT.iter().chain(&words).map(|word| (*word).to_owned()).collect()
+}
+
 /// How long one run may take.
 const PATIENCE_S: &str = "140";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_had_lost_its_parent_before_the_kernel_was_told_is_not_begun() {
+        for (parent, said) in [(std::process::id(), "begun\n"), (u32::MAX, "")] {
+            let mut command = Command::new("setpriv");
+            let output = command.args(ends_with(parent)).args(["echo", "begun"]).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout), said);
+        }
+    }
+}
