@@ -84,7 +84,9 @@ pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
 /// Whether a process is gone, or waits only for somebody to ask how it has ended.
 pub(crate) fn has_ended(process: &u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"));
-    stat.map_or(true, |stat| stat.contains(") Z "))
+    // Its first thread is a zombie before the others have closed what is open.
+    let threads = || fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
+    stat.map_or(true, |stat| stat.contains(") Z ") && threads() < 2)
 }
 
 /// Killed when dropped.
