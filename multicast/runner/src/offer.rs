@@ -93,18 +93,24 @@ impl Trouble {
     }
 }
 
-/// On one line, and without what a terminal obeys: the names of files may hold anything, and a host may say anything.
 impl fmt::Display for Trouble {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for each in self.path.chars().chain(": ".chars()).chain(self.why.chars()) {
-            if each.is_control() {
-                write!(out, "{}", each.escape_debug())?;
-            } else {
-                write!(out, "{each}")?;
-            }
-        }
-        Ok(())
+        out.write_str(&one_line(&format!("{}: {}", self.path, self.why)))
     }
+}
+
+/// Without what a terminal obeys: the names of files may hold anything, and a host may say anything.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let mut line = String::new();
+    for each in text.chars() {
+        if each.is_control() {
+            line.extend(each.escape_debug());
+        } else {
+            line.push(each);
+        }
+    }
+    line
 }
 
 impl Offer {

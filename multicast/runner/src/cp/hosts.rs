@@ -8,7 +8,7 @@ use std::{
 };
 
 use hg_job_runner::say::say;
-use hg_multicast_copy::path::Below;
+use hg_multicast_copy::{offer::one_line, path::Below};
 
 use crate::{
     NAME,
@@ -31,8 +31,10 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn fail(&mut self, why: &dyn std::fmt::Display) {
+        // Much of it another host has said.
+        let why = one_line(&why.to_string());
         say(&format!("{NAME}: {}: {why}", self.name));
-        self.outcome = Some(Err(why.to_string()));
+        self.outcome = Some(Err(why));
         if let Some(started) = &mut self.started {
             started.kill();
         }
@@ -155,3 +157,21 @@ impl Stall {
 
 /// Who does not answer for so long is named.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_host_says_is_said_on_one_line_without_what_a_terminal_obeys() {
+        let mut host = Host {
+            name: "host".to_owned(),
+            into: None,
+            address: None,
+            started: None,
+            outcome: None,
+        };
+        host.fail(&"\u{1b}[2Jtwo\nlines \u{e9}");
+        assert_eq!(host.outcome, Some(Err("\\u{1b}[2Jtwo\\nlines \u{e9}".to_owned())));
+    }
+}

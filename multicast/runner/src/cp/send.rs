@@ -379,8 +379,7 @@ impl Copy<'_> {
         for (host, answer) in answers {
             match answer {
                 Ok(answer) => left.push((host, answer)),
-                Err(CallError::Handler(trouble)) => self.hosts[host].fail(&trouble),
-                Err(error) => self.hosts[host].fail(&error),
+                Err(error) => self.hosts[host].fail(&why(error)),
             }
         }
         left
@@ -420,6 +419,15 @@ impl Copy<'_> {
     }
 }
 
+/// Why a host has not answered as it should.
+fn why(error: CallError<Trouble>) -> String {
+    match error {
+        CallError::Handler(trouble) => trouble.to_string(),
+        CallError::SignatureMismatch(_) => format!("runs another version of {NAME}"),
+        error => error.to_string(),
+    }
+}
+
 /// Why a group could not send all of it.
 enum Stopped {
     Failed(hg_multicast::Error),
@@ -456,3 +464,23 @@ fn line(seen: &[(u64, u64, Duration)], is_over: bool) -> String {
 
 /// Between two looks at how far it is.
 const TICK: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As it was before.
+    #[hg::rpc(name = "multicast-cp.settle")]
+    fn settle(session: Session, same: Vec<u32>) -> Result<(), Trouble>;
+
+    #[test]
+    fn a_receiver_of_another_version_is_said_to_be_one() {
+        let open = || Multicast::open(hg::builder().setting("routing", "off"), "tcp://127.0.0.1");
+        let [older, own] = [open().unwrap(), open().unwrap()];
+        older.engine().serve(settle, |_, _| Ok(())).unwrap();
+        let peer = own.engine().lookup(older.address()).unwrap();
+        let asked = (Session::default(), vec![1], vec![2]);
+        let error = own.engine().call(protocol::settle, &peer, asked).wait().unwrap_err();
+        assert_eq!(why(error), "runs another version of multicast-cp");
+    }
+}
