@@ -4,15 +4,19 @@
 //! interrupted one has left. Whatever a receiver finds there that it is not offered again it removes, and the folder itself
 //! when nothing is left in it: a kill leaves files in one place, until the next copy.
 
-use std::{collections::HashSet, fs::File, io, os::fd::OwnedFd};
+use std::{
+    collections::HashSet,
+    fs::File,
+    io,
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
+};
 
 use rustix::{
     fs::{
-        AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fchmod, flock,
+        AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, Stat, fallocate, fchmod, flock,
         fstat, ftruncate, mkdirat, openat, statat, unlinkat,
     },
     io::Errno,
-    process::geteuid,
 };
 use twox_hash::XxHash3_128;
 
@@ -24,6 +28,8 @@ use crate::{folder::Folder, path::Below};
 pub struct Spool {
     root: OwnedFd,
     fd: OwnedFd,
+    /// Of the folder, and of all files in it that count.
+    owner: u32,
 }
 
 impl Spool {
@@ -54,13 +60,27 @@ impl Spool {
             if !is_there.is_ok_and(|there| own.st_ino == there.st_ino) {
                 continue;
             }
+            // Dropped, and so removed if it is empty, where it is refused.
+            let this = Self { root: folder.root().try_clone()?, fd, owner: own.st_uid };
             // What lies in it gets names: nobody else may change it meanwhile.
-            if own.st_uid != geteuid().as_raw() || own.st_mode & 0o77 != 0 {
-                let why = "belongs to somebody else, or others may use it: remove it first";
+            if !is_own_alone(&own, this.owner_of_files()?) {
+                let why = "is somebody else's, or others may change it: remove it, or receive into another folder";
                 return Err(io::Error::other(why));
             }
-            return Ok(Self { root: folder.root().try_clone()?, fd });
+            return Ok(this);
         }
+    }
+
+    /// That of files that are made here, if they can be: servers of files know this process's user by another number, or as nobody.
+    fn owner_of_files(&self) -> io::Result<Option<u32>> {
+        // A receiver that was killed has left it.
+        let _ = unlinkat(&self.fd, PROBE, AtFlags::empty());
+        let owner = match openat(&self.fd, PROBE, FILE.union(OFlags::EXCL), WRITABLE) {
+            Err(Errno::ACCESS) => return Ok(None),
+            file => fstat(file?)?.st_uid,
+        };
+        unlinkat(&self.fd, PROBE, AtFlags::empty())?;
+        Ok(Some(owner))
     }
 
     /// Its descriptor.
@@ -99,7 +119,8 @@ impl Spool {
         Ok(names.into_iter().filter(|name| !matches!(name.as_str(), "." | "..")).collect())
     }
 
-    /// What an earlier copy has left of a file of this size, whatever mode it was to have. Links count for nothing, and what cannot be read.
+    /// What an earlier copy has left of a file of this size, whatever mode it was to have. Links count for nothing, nor does
+    /// what is somebody else's, or cannot be read.
     ///
     /// # Errors
     /// The system's.
@@ -109,7 +130,8 @@ impl Spool {
             file => {
                 let file = File::from(file?);
                 let metadata = file.metadata()?;
-                if !metadata.is_file() || metadata.len() != size {
+                let is_own = metadata.uid() == self.owner;
+                if !is_own || !metadata.is_file() || metadata.len() != size {
                     return Ok(None);
                 }
                 fchmod(&file, WRITABLE)?;
@@ -121,10 +143,13 @@ impl Spool {
     /// A file of this size whose bytes do not matter yet, with room on the disk for all of them.
     ///
     /// # Errors
-    /// The disk is full, or the system's.
+    /// The disk is full, the file is somebody else's, or the system's.
     pub fn start(&self, name: &str, size: u64) -> io::Result<File> {
         let file = File::from(openat(&self.fd, name, FILE, WRITABLE)?);
         let stat = fstat(&file)?;
+        if stat.st_uid != self.owner {
+            return Err(io::Error::other("somebody else's file lies where it is to be written"));
+        }
         if u64::try_from(stat.st_size) != Ok(size) {
             ftruncate(&file, 0)?;
         }
@@ -154,9 +179,16 @@ impl Drop for Spool {
     }
 }
 
+/// Whether a folder in which files get this owner is this user's, and nobody else may change it.
+fn is_own_alone(folder: &Stat, owner_of_files: Option<u32>) -> bool {
+    owner_of_files == Some(folder.st_uid) && folder.st_mode & 0o22 == 0
+}
+
 const LEFT: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 const FILE: OFlags = LEFT.union(OFlags::RDWR).union(OFlags::CREATE);
+/// A name that no file here gets.
+const PROBE: &str = "owner";
 const WRITABLE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 #[cfg(test)]
@@ -164,10 +196,12 @@ mod tests {
     use std::{
         fs::{self, Permissions},
         os::unix::fs::PermissionsExt as _,
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
     };
 
     use super::*;
-    use crate::test_folder::{TestFolder, give_away};
+    use crate::test_folder::{TestFolder, as_ordinary_user, give_away};
 
     #[test]
     fn one_receiver_has_it_at_a_time_and_it_goes_when_nothing_is_left_in_it() {
@@ -191,13 +225,79 @@ mod tests {
         let refused = || Spool::open(&folder).unwrap_err().to_string();
         let place = test.0.join(NAME);
         fs::create_dir(&place).unwrap();
-        for mode in [0o777, 0o710, 0o701] {
+        fs::write(place.join("a"), "12345").unwrap();
+        for mode in [0o777, 0o720, 0o702] {
             fs::set_permissions(&place, Permissions::from_mode(mode)).unwrap();
             assert!(refused().contains("somebody else"), "{mode:o}");
         }
-        fs::set_permissions(&place, Permissions::from_mode(0o700)).unwrap();
+        fs::set_permissions(&place, Permissions::from_mode(0o755)).unwrap();
         if give_away(&place) {
             assert!(refused().contains("somebody else"));
+            assert!(as_ordinary_user(refused).contains("somebody else"));
+        }
+    }
+
+    /// As servers of files give them, of which some know nobody by his number, and some no modes.
+    #[test]
+    fn it_is_this_user_s_where_it_has_the_owner_that_files_there_get() {
+        let test = TestFolder::new();
+        let mut stat = fstat(Folder::open(&test.0).unwrap().root()).unwrap();
+        for (owner, mode, is_own) in [
+            (7, 0o700, true),
+            (7, 0o755, true),
+            (8, 0o700, false),
+            (7, 0o775, false),
+            (7, 0o702, false),
+        ] {
+            (stat.st_uid, stat.st_mode) = (owner, 0o040_000 | mode);
+            assert_eq!(is_own_alone(&stat, Some(7)), is_own, "{owner} {mode:o}");
+        }
+        assert!(!is_own_alone(&stat, None));
+    }
+
+    #[test]
+    fn one_that_others_may_read_is_taken_over() {
+        let test = TestFolder::new();
+        let place = test.0.join(NAME);
+        fs::create_dir(&place).unwrap();
+        fs::set_permissions(&place, Permissions::from_mode(0o755)).unwrap();
+        let folder = Folder::open(&test.0).unwrap();
+        let spool = Spool::open(&folder).unwrap();
+        assert!(spool.names().unwrap().is_empty());
+    }
+
+    #[test]
+    fn one_that_is_refused_as_soon_as_it_was_made_does_not_stay() {
+        let test = TestFolder::new();
+        let (place, is_over) = (test.0.join(NAME), AtomicBool::new(false));
+        let folder = Folder::open(&test.0).unwrap();
+        thread::scope(|scope| {
+            // As a file system does that gives rights to all. Relaxed: it ends a little later, or at once.
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let _ = fs::set_permissions(&place, Permissions::from_mode(0o777));
+                }
+            });
+            while Spool::open(&folder).is_ok() {}
+            is_over.store(true, Ordering::Relaxed);
+        });
+        assert!(test.names().is_empty());
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_none_and_gets_no_name() {
+        let test = TestFolder::new();
+        let folder = Folder::open(&test.0).unwrap();
+        let spool = Spool::open(&folder).unwrap();
+        let file = test.0.join(NAME).join("a");
+        fs::write(&file, "12345").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
+        if give_away(&file) {
+            as_ordinary_user(|| {
+                assert!(spool.left("a", 5).unwrap().is_none());
+                assert!(spool.start("a", 5).unwrap_err().to_string().contains("somebody else"));
+            });
+            assert_eq!(fs::read(file).unwrap(), b"12345");
         }
     }
 

@@ -323,6 +323,22 @@ fn a_link_that_was_left_is_none_of_a_file_s_blocks() {
 }
 
 #[test]
+fn a_file_of_somebody_else_that_was_left_is_none_of_a_file_s_blocks() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    let sender = Sender::new(&[file(&from, "file", &bytes(4096, 1))]);
+    let spool = to.0.join(spool::NAME);
+    fs::create_dir(&spool).unwrap();
+    fs::set_permissions(&spool, Permissions::from_mode(0o700)).unwrap();
+    let left = spool.join(Spool::name_of(&Below::new("file").unwrap()));
+    fs::write(&left, bytes(4096, 1)).unwrap();
+    if give_away(&left) {
+        assert_eq!(as_ordinary_user(|| sender.copy(&to)), Ok(4096));
+        let owner = |folder: &TestFolder| fs::metadata(folder.0.join("file")).unwrap().uid();
+        assert_eq!((owner(&to), to.names()), (owner(&from), vec!["file".to_owned()]));
+    }
+}
+
+#[test]
 fn a_file_that_has_changed_between_two_attempts_costs_the_others_nothing() {
     let (from, to) = (TestFolder::new(), TestFolder::new());
     let paths = ["begun", "other", "whole"].map(|name| file(&from, name, &bytes(2 * 4096, 1)));
