@@ -153,14 +153,26 @@ impl Folder {
         dress(&File::from(self.open_below(path, FOLDER)?), mode, mtime)
     }
 
-    /// Sets the mode of a folder that [`make`](Self::make) has made, for this or for an interrupted copy. One that was there keeps its own:
-    /// it may be private, or somebody else's.
+    /// Sets the mode of a folder that [`make`](Self::make) has made, as the caller knows, or as its mode says, for an interrupted copy.
+    /// One that was there keeps its own: it may be private, or somebody else's.
     ///
     /// # Errors
     /// The system's.
-    pub fn dress_bare(&self, path: &Below, mode: u32) -> io::Result<()> {
-        let is_bare = fstat(self.at(Some(path))?)?.st_mode & BITS == BARE.bits();
-        if is_bare { self.dress(path, mode, None) } else { Ok(()) }
+    pub fn dress_made(&self, path: &Below, mode: u32, is_made: bool) -> io::Result<()> {
+        let found = match self.open_below(path, FOLDER.union(OFlags::NOFOLLOW)) {
+            // A link, or what this user may not read: neither was made so.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied
+                ) =>
+            {
+                return Ok(());
+            }
+            found => File::from(found?),
+        };
+        let is_made = is_made || fstat(&found)?.st_mode & BITS == BARE.bits();
+        if is_made { dress(&found, mode, None) } else { Ok(()) }
     }
 
     /// The file system of a path that is there or not, and of this folder: whether they are the same.
@@ -340,7 +352,7 @@ mod tests {
                     folder.place((&folder.root, "new"), &path, well % 2 == 0),
                     folder.make(&below(&format!("{path}-folder"))),
                     folder.dress(&way, 0o711, None),
-                    folder.dress_bare(&way, 0o711),
+                    folder.dress_made(&way, 0o711, false),
                 ] {
                     match done {
                         Ok(()) => well += 1,
@@ -352,6 +364,36 @@ mod tests {
             is_over.store(true, Ordering::Relaxed);
         });
         assert_eq!((outside.names(), mode()), (Vec::new(), before));
+    }
+
+    #[test]
+    fn a_folder_that_is_swapped_for_a_link_gives_its_mode_to_no_other_one() {
+        let inside = TestFolder::new();
+        for name in ["way", "private"] {
+            fs::create_dir(inside.0.join(name)).unwrap();
+        }
+        fs::set_permissions(inside.0.join("private"), fs::Permissions::from_mode(0o700)).unwrap();
+        symlink("private", inside.0.join("link")).unwrap();
+        let folder = Folder::open(&inside.0).unwrap();
+        let (way, swap, is_over) = (below("way"), RenameFlags::EXCHANGE, AtomicBool::new(false));
+        let made = File::from(folder.open_below(&way, FOLDER).unwrap());
+        thread::scope(|scope| {
+            // Relaxed: it ends a little later, or at once.
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    renameat_with(&folder.root, "way", &folder.root, "link", swap).unwrap();
+                }
+            });
+            let mut dressed = 0;
+            while dressed < 20_000 {
+                fchmod(&made, BARE).unwrap();
+                folder.dress_made(&way, 0o711, false).unwrap();
+                dressed += u32::from(fstat(&made).unwrap().st_mode & BITS == 0o711);
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let private = fs::metadata(inside.0.join("private")).unwrap();
+        assert_eq!(private.permissions().mode() & 0o7777, 0o700);
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Incoming {
     /// Of each entry.
     paths: Vec<Below>,
     states: Vec<State>,
+    /// Folders that were made: not every file system keeps the mode that says so.
+    made: HashSet<Below>,
     open: Option<(u32, File)>,
     /// Bytes of blocks that came.
     received: u64,
@@ -65,7 +67,8 @@ impl Incoming {
         };
         let paths = offer.entries.iter().map(path).collect::<Result<Vec<_>, _>>()?;
         let states = paths.iter().map(|_| State::Missing).collect();
-        let mut this = Self { folder, spool, offer, umask, paths, states, open: None, received: 0 };
+        let (made, open) = (HashSet::new(), None);
+        let mut this = Self { folder, spool, offer, umask, paths, states, made, open, received: 0 };
         let mut held = Vec::new();
         for entry in 0..this.count() {
             let looked = this.look(entry).map_err(|why| Trouble::new(this.path(entry), why))?;
@@ -116,28 +119,31 @@ impl Incoming {
         self.end(&reader.ends(&self.offer).map_err(malformed)?)
     }
 
-    /// Everything has come: folders that were made get their modes and times, and nothing is left beside what was copied.
+    /// All that comes has come: folders that were made get their modes and times, and nothing is left beside what was copied.
     ///
     /// # Errors
     /// A file has not come whole, or the system's.
     pub fn finish(self) -> Result<(), Trouble> {
         let is_whole = |state: &State| matches!(state, State::Whole);
-        if let Some(entry) = self.states.iter().position(|state| !is_whole(state)) {
-            return Err(Trouble::new(&self.paths[entry], "has not come whole"));
-        }
+        let lost = self.states.iter().position(|state| !is_whole(state));
         // What is in a folder changes its time, so those inside come first.
         for entry in (0..self.count()).rev() {
             let (path, mode) = (self.path(entry), self.mode(entry, FOLDER_BITS));
             let dressed = match self.entry(entry).what {
+                // The next copy has to be able to write there.
+                What::Folder if lost.is_some() && mode & 0o200 == 0 => continue,
                 What::Folder if self.offer.preserve => {
                     self.folder.dress(path, mode, self.mtime(entry))
                 }
-                What::Folder => self.folder.dress_bare(path, mode),
+                What::Folder => self.folder.dress_made(path, mode, self.made.contains(path)),
                 What::File(_) | What::Link(_) => continue,
             };
-            dressed.map_err(|why| Trouble::new(self.path(entry), why))?;
+            dressed.map_err(|why| Trouble::new(path, why))?;
         }
-        Ok(())
+        match lost {
+            Some(entry) => Err(Trouble::new(&self.paths[entry], "has not come whole")),
+            None => Ok(()),
+        }
     }
 
     /// Bytes of blocks that have come so far.
@@ -230,7 +236,7 @@ impl Incoming {
     }
 
     /// Makes the folder that all of it goes into, and those above it.
-    fn make_way(&self) -> Result<(), (Below, io::Error)> {
+    fn make_way(&mut self) -> Result<(), (Below, io::Error)> {
         let mut way: Vec<Below> = Vec::new();
         let mut next = self.offer.into.clone();
         while let Some(folder) = next {
@@ -238,15 +244,20 @@ impl Incoming {
             way.push(folder);
         }
         for folder in way.into_iter().rev() {
-            let made = self.make_folder(&folder);
-            let made = made.and_then(|()| self.folder.dress_bare(&folder, 0o777 & !self.umask));
+            let (made, mode) = (self.make_folder(&folder), 0o777 & !self.umask);
+            let is_made = self.made.contains(&folder);
+            let made = made.and_then(|()| self.folder.dress_made(&folder, mode, is_made));
             made.map_err(|error| (folder, error))?;
         }
         Ok(())
     }
 
-    fn make_folder(&self, path: &Below) -> io::Result<()> {
-        if self.folder.is_folder(path)? { Ok(()) } else { self.folder.make(path) }
+    fn make_folder(&mut self, path: &Below) -> io::Result<()> {
+        if !self.folder.is_folder(path)? {
+            self.folder.make(path)?;
+            self.made.insert(path.clone());
+        }
+        Ok(())
     }
 
     fn settle_one(&mut self, entry: u32, is_same: bool) -> io::Result<()> {

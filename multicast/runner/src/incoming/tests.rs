@@ -383,7 +383,8 @@ fn a_folder_of_somebody_else_takes_files_from_who_may_write_there() {
     file(&from, "tree/file", b"abc");
     let theirs = to.0.join("tree");
     fs::create_dir(&theirs).unwrap();
-    fs::set_permissions(&theirs, Permissions::from_mode(0o775)).unwrap();
+    // Which who may write there cannot even read.
+    fs::set_permissions(&theirs, Permissions::from_mode(0o730)).unwrap();
     if give_away(&theirs) {
         let copied = as_ordinary_user(|| Sender::new(&[from.0.join("tree")]).copy(&to));
         assert_eq!((copied, fs::read(theirs.join("file")).unwrap()), (Ok(3), b"abc".to_vec()));
@@ -404,6 +405,41 @@ fn folders_that_an_interrupted_copy_has_made_get_their_modes_from_the_next_one()
         sender.copy(&to).unwrap();
     });
     assert_eq!((mode("tree"), mode("tree/deep")), (0o755, 0o555));
+}
+
+#[test]
+fn folders_get_their_modes_though_a_file_in_them_never_comes_unless_it_could_not_come_any_more() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    fs::create_dir_all(from.0.join("tree/fixed")).unwrap();
+    let path = file(&from, "tree/fixed/file", &bytes(2 * 4096, 1));
+    fs::set_permissions(from.0.join("tree/fixed"), Permissions::from_mode(0o555)).unwrap();
+    let sender = Sender::new(&[from.0.join("tree")]);
+    let (mut incoming, mut outgoing) = sender.begin(&to).unwrap();
+    incoming.take(&outgoing.next_part(PART).unwrap()).unwrap();
+    fs::write(path, bytes(2 * 4096 + 1, 2)).unwrap();
+    while let Some(part) = outgoing.next_part(PART) {
+        incoming.take(&part).unwrap();
+    }
+    assert!(outgoing.failed()[0].why.contains("has changed"));
+    let said = incoming.finish().unwrap_err();
+    assert_eq!((&said.path[..], &said.why[..]), ("tree/fixed/file", "has not come whole"));
+    let mode = |path: &str| fs::metadata(to.0.join(path)).unwrap().mode() & 0o7777;
+    assert_eq!(mode("tree"), 0o755);
+    let again = as_ordinary_user(|| Sender::new(&[from.0.join("tree")]).copy(&to));
+    assert_eq!((again, mode("tree/fixed")), (Ok(2 * 4096 + 1), 0o555));
+}
+
+#[test]
+fn folders_that_were_made_get_their_modes_where_the_file_system_does_not_keep_their_mark() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    fs::create_dir(from.0.join("tree")).unwrap();
+    file(&from, "tree/file", b"abc");
+    let sender = Sender::new(&[from.0.join("tree")]);
+    let (mut incoming, mut outgoing) = sender.begin(&to).unwrap();
+    fs::set_permissions(to.0.join("tree"), Permissions::from_mode(0o700)).unwrap();
+    incoming.take(&outgoing.next_part(usize::MAX).unwrap()).unwrap();
+    incoming.finish().unwrap();
+    assert_eq!(fs::metadata(to.0.join("tree")).unwrap().mode() & 0o7777, 0o755);
 }
 
 proptest! {
