@@ -112,7 +112,7 @@ impl<'e> Driver<'e> {
             has_moved |= driver.poll_views(&mut context);
             has_moved |= driver.poll_watches(&mut context);
             driver.expire();
-            if !has_moved {
+            if !has_moved && driver.touched.is_empty() {
                 // Those that have ended are watchers no more, and give back their places among the requests in service.
                 let is_there = |request: &hg::Request| !request.is_cancelled();
                 driver.watchers.retain(|it| it.request().is_some_and(is_there));
@@ -275,6 +275,11 @@ impl<'e> Driver<'e> {
             message => Event::Message { from, message },
         };
         member.machine.handle(event);
+        self.touch(id);
+    }
+
+    /// What this group says is done at the end of the round.
+    fn touch(&mut self, id: GroupId) {
         if !self.touched.contains(&id) {
             self.touched.push(id);
         }
@@ -348,20 +353,31 @@ impl<'e> Driver<'e> {
 
     fn watch(&mut self, id: GroupId, member: u32) {
         let Some(it) = self.members.get(&id) else { return };
-        let address = &it.addresses[member as usize];
-        if let Some(watched) = self.watches.iter_mut().find(|it| it.address == *address) {
-            watched.interested.push((id, member));
-            return;
-        }
-        match self.engine.lookup(address) {
-            Ok(peer) => self.watches.push(Watch {
-                address: address.clone(),
-                call: self.engine.call_owned(watch, &peer, (id, it.own)),
-                asked_for: id,
-                interested: vec![(id, member)],
-            }),
+        let (address, own) = (it.addresses[member as usize].clone(), it.own);
+        match self.watch_process(&address, (id, own)) {
+            Ok(watched) => watched.interested.push((id, member)),
             Err(error) => self.give(id, Event::Gone { member, why: error.to_string() }),
         }
+    }
+
+    /// The watch of a process, asked for by this member of that group where there is none.
+    fn watch_process(
+        &mut self,
+        address: &Address,
+        (group, own): (GroupId, u32),
+    ) -> Result<&mut Watch, hg::Error> {
+        let place = self.watches.iter().position(|it| it.address == *address);
+        if place.is_none() {
+            let peer = self.engine.lookup(address)?;
+            self.watches.push(Watch {
+                address: address.clone(),
+                call: self.engine.call_owned(watch, &peer, (group, own)),
+                asked_for: group,
+                interested: Vec::new(),
+            });
+        }
+        let place = place.unwrap_or(self.watches.len() - 1);
+        Ok(&mut self.watches[place])
     }
 
     fn poll_watches(&mut self, context: &mut Context<'_>) -> bool {
@@ -382,9 +398,7 @@ impl<'e> Driver<'e> {
                 Err(CallError::PeerGone { reason, .. }) => (false, reason.to_string()),
                 Err(error) => (false, error.to_string()),
             };
-            if !is_one {
-                self.acquaintances.forget(&address, self.inbox);
-            }
+            self.acquaintances.forget(&address, !is_one, self.inbox);
             for (id, member) in interested {
                 if is_one && id != asked_for {
                     self.watch(id, member); // Of this one nothing was said.

@@ -20,6 +20,7 @@ mod lane;
 mod message;
 mod object;
 mod receiving;
+mod reforming;
 mod sending;
 #[cfg(test)]
 mod tests;
@@ -242,6 +243,8 @@ pub(crate) struct Machine<S> {
     /// The root does not know it yet: it is told once of all that has become whole at a time.
     has_to_tell_whole: bool,
     watches_root: bool,
+    /// Those that are watched by now, or need not be: receivers watch each other from their first block.
+    watched: BTreeSet<u32>,
     /// The root has, since it was asked last.
     was_called: bool,
     /// The next object to deliver; at the root, to be everywhere.
@@ -263,6 +266,7 @@ impl<S> Machine<S> {
         let own = config.own;
         let Carried { objects, whole, delivered, is_receivers, generation } = carried;
         let kept = objects.values().filter(|it| it.is_ready).map(|it| it.bytes);
+        let members = count(&config.nodes);
         let mut machine = Self {
             phase: Phase::Joining,
             actions: VecDeque::new(),
@@ -274,6 +278,7 @@ impl<S> Machine<S> {
             whole,
             has_to_tell_whole: false,
             watches_root: false,
+            watched: if own == 0 { (0..members).collect() } else { BTreeSet::from([0]) },
             was_called: false,
             deliver: whole,
             untaken: delivered + kept.sum::<u64>(),
@@ -316,7 +321,7 @@ impl<S> Machine<S> {
     }
 
     pub(crate) fn members(&self) -> u32 {
-        u32::try_from(self.config.nodes.len()).expect("members are counted by 32 bits")
+        count(&self.config.nodes)
     }
 
     /// At the root: the objects that are not everywhere yet.
@@ -358,7 +363,6 @@ impl<S> Machine<S> {
             Event::Broken { from, why } => {
                 self.suspects.insert(from, why);
                 self.tell(from, Message::Ask);
-                self.actions.push_back(Action::Watch { member: from });
             }
             Event::Wrong { from, why } => self.fail(from, &why, true),
             Event::Finished { object } => self.handle_finished(object),
@@ -388,6 +392,8 @@ impl<S> Machine<S> {
                 };
                 self.tell(from, answer);
             }
+            // It has failed here, as somebody else has said: the root waits for no more.
+            Message::Closed { .. } if from == 0 && self.is_over() => self.tell(0, Message::Bye),
             _ if self.is_over() => {}
             Message::Answer => {
                 if let Some(why) = self.suspects.remove(&from) {
@@ -409,11 +415,15 @@ impl<S> Machine<S> {
             Message::Took { object, block } => self.handle_took(from, object, block),
             Message::Whole { count } if is_root => self.handle_whole(from, count),
             Message::Closed { count } if from == 0 => self.handle_closed(count),
+            Message::Unreachable { member, why } if is_root => {
+                self.handle_unreachable(from, member, &why);
+            }
             Message::Join { .. }
             | Message::Call
             | Message::Begin { .. }
             | Message::Whole { .. }
             | Message::Closed { .. }
+            | Message::Unreachable { .. }
             | Message::Bye => self.breach(from, "it said what it is not for it to say"),
         }
     }
@@ -487,12 +497,30 @@ impl<S> Machine<S> {
     }
 
     fn handle_gone(&mut self, member: u32, why: &str) {
+        let is_root = self.config.own == 0;
+        if is_root && self.phase == Phase::Joining && !self.joined.contains_key(&member) {
+            return; // It may come yet.
+        }
         self.dead.insert(member);
-        if self.phase == Phase::Closing {
-            self.heard.insert(member);
-            self.close_if_heard();
-        } else {
-            self.fail(member, why, true);
+        match self.phase {
+            Phase::Closing => {
+                self.heard.insert(member);
+                self.close_if_heard();
+            }
+            // It may have heard before this one that all is closed, and ended. The root knows that.
+            Phase::Joining | Phase::Open if !is_root && member != 0 => {
+                self.tell(0, Message::Unreachable { member, why: bounded(why) });
+            }
+            Phase::Joining | Phase::Open | Phase::Closed | Phase::Failed { .. } => {
+                self.fail(member, why, true);
+            }
+        }
+    }
+
+    /// One receiver has lost another one, and the root may still reach both.
+    fn handle_unreachable(&mut self, from: u32, member: u32, why: &str) {
+        if self.phase == Phase::Open && member < self.members() {
+            self.fail(member, &format!("member {from} does not reach it: {why}"), true);
         }
     }
 
@@ -529,58 +557,13 @@ impl<S> Machine<S> {
         self.dead.insert(member);
         // Whoever leads the survivors is watched by them all.
         let leader = self.leader();
-        if leader != 0 && leader != self.config.own {
+        if leader != self.config.own && self.watched.insert(leader) {
             self.actions.push_back(Action::Watch { member: leader });
         }
         if self.config.own != 0 {
             self.deliver_whole(true);
         }
         self.actions.push_back(Action::Failed { member, why });
-    }
-
-    /// The first of those that are not known to be dead.
-    fn leader(&self) -> u32 {
-        (0..self.members()).find(|it| !self.dead.contains(it)).unwrap_or(self.config.own)
-    }
-
-    fn reform(&mut self, id: [u64; 2]) {
-        let Phase::Failed { .. } = self.phase else { return };
-        let is_out = self.dead.contains(&self.config.own);
-        if self.has_reformed || is_out || self.leader() != self.config.own {
-            return;
-        }
-        let members: Vec<_> = (0..self.members()).filter(|it| !self.dead.contains(it)).collect();
-        let own = self.config.own;
-        for to in members.iter().copied().filter(|it| *it != own) {
-            self.tell(to, Message::Reform { id, members: members.clone() });
-        }
-        self.has_reformed = true;
-        self.actions.push_back(Action::Reformed { id, members });
-    }
-
-    fn handle_reform(&mut self, from: u32, id: [u64; 2], members: Vec<u32>) {
-        let Some(&leader) = members.first() else { return };
-        if members.len() >= self.config.nodes.len() {
-            return self.breach(from, "nobody is missing among those who go on");
-        }
-        let is_sound = members.windows(2).all(|two| two[0] < two[1])
-            && members.last() < Some(&self.members())
-            && [from, self.config.own].iter().all(|it| members.contains(it));
-        // The leader may know of a death before this member does.
-        if !is_sound || self.has_reformed || self.phase == Phase::Closed {
-            return;
-        }
-        let missing = (0..self.members()).find(|it| !members.contains(it));
-        if let Some(member) = missing {
-            self.fail(member, "the others go on without it", false);
-        }
-        self.has_reformed = true;
-        // Whoever leads may die before it has told everybody.
-        let own = self.config.own;
-        for to in members.iter().copied().filter(|it| ![own, leader].contains(it)) {
-            self.tell(to, Message::Reform { id, members: members.clone() });
-        }
-        self.actions.push_back(Action::Reformed { id, members });
     }
 
     fn tell(&mut self, to: u32, message: Message<S>) {
@@ -594,4 +577,9 @@ impl<S> Machine<S> {
             self.tell(to, message());
         }
     }
+}
+
+/// Members, by the node of each.
+fn count(nodes: &[u32]) -> u32 {
+    u32::try_from(nodes.len()).expect("members are counted by 32 bits")
 }

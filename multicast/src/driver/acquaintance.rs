@@ -1,5 +1,5 @@
 //! Who is whom: a peer speaks for an address once it has said a number that was told to that address alone. Two processes do this once, for
-//! all groups that they share, before the first word.
+//! all groups that they share, before the first word; and again when the watch that begins then has ended.
 //!
 //! ```text
 //!   X has something to tell Y                                           Y is in that group
@@ -18,7 +18,7 @@ use super::Driver;
 use crate::{
     id::GroupId,
     inbox::Inbox,
-    machine::Message,
+    machine::{Event, Message},
     wire::{Meeting, Source, meet, tell},
 };
 
@@ -86,12 +86,17 @@ impl Acquaintances {
         }
     }
 
-    /// Its process has ended: whoever comes after it is somebody else.
-    pub(super) fn forget(&mut self, address: &Address, inbox: &Inbox) {
+    /// It is not watched any more, and has to be met again; `has_ended`: or the connection has, and whoever comes next may be somebody else. Who
+    /// has spoken for it still does, on what is left of its connections.
+    pub(super) fn forget(&mut self, address: &Address, has_ended: bool, inbox: &Inbox) {
         let Some(it) = self.0.get_mut(address) else { return };
-        let groups = it.groups;
-        it.end(inbox);
-        *it = Acquaintance { groups, ..Acquaintance::default() };
+        if has_ended {
+            it.end(inbox);
+            it.nonce = None;
+        }
+        if has_ended || matches!(it.telling, Telling::Met) {
+            it.telling = Telling::Unmet;
+        }
     }
 
     /// What waits until whoever is there was met.
@@ -135,14 +140,18 @@ impl Driver<'_> {
         }
     }
 
-    fn say(&self, address: &Address, words: Words) {
+    fn say(&mut self, address: &Address, words: Words) {
+        let id = words.0;
         let told = match self.engine.lookup(address) {
             Ok(peer) => self.engine.notify(tell, &peer, words).accepted(),
             Err(error) => Err(hg::Failure::NotMade(error)),
         };
-        if let Err(error) = told {
-            // Whoever is dead is noticed by being watched.
-            tracing::debug!(%address, %error, "a member was not told");
+        let (Err(error), Some(member)) = (told, self.members.get_mut(&id)) else { return };
+        // Nobody says it again: for this group that one is lost.
+        let gone = member.addresses.iter().position(|it| it == address);
+        if let Some(gone) = gone.and_then(|it| u32::try_from(it).ok()) {
+            member.machine.handle(Event::Gone { member: gone, why: error.to_string() });
+            self.touch(id);
         }
     }
 
@@ -152,7 +161,7 @@ impl Driver<'_> {
             Err(error) => Err(hg::Failure::NotMade(error)),
         };
         if let Err(error) = told {
-            // Who has not begun to listen will ask itself.
+            // Who has not begun to listen will ask itself, and who is not reached is watched.
             tracing::debug!(%address, %error, "a member was not met");
         }
     }
@@ -194,7 +203,8 @@ impl Driver<'_> {
     fn say_all(&mut self, group: GroupId, asked: u128, nonce: u128) {
         let is_it = |(_, known): &(&Address, &mut Acquaintance)| matches!(known.telling, Telling::Asked { challenge, .. } if challenge == asked);
         let Some((address, known)) = self.acquaintances.0.iter_mut().find(is_it) else { return };
-        let Telling::Asked { waiting, .. } = std::mem::replace(&mut known.telling, Telling::Met)
+        let Telling::Asked { from, waiting, .. } =
+            std::mem::replace(&mut known.telling, Telling::Met)
         else {
             return;
         };
@@ -203,6 +213,10 @@ impl Driver<'_> {
         self.meet(&address, group, Meeting::Proof { nonce });
         for words in waiting {
             self.say(&address, words);
+        }
+        // Its end says that it has to be met again.
+        if self.watch_process(&address, (group, from)).is_err() {
+            self.acquaintances.forget(&address, true, self.inbox);
         }
     }
 }

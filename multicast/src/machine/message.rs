@@ -95,6 +95,8 @@ pub(crate) enum Message<S> {
     Answer,
     /// The first of these members leads: the group goes on as this one, of them. Whoever hears it first from anybody tells the others.
     Reform { id: [u64; 2], members: Vec<u32> },
+    /// To the root: a receiver that this one passes blocks to, or takes them from, has ended or is not reached from here.
+    Unreachable { member: u32, why: String },
 }
 
 /// A reason that is passed on is no longer than this.

@@ -28,6 +28,9 @@ impl<S> Machine<S> {
             self.breach(from, "it offers an object that cannot be");
             return;
         }
+        if self.watched.insert(from) {
+            self.actions.push_back(Action::Watch { member: from });
+        }
         self.waiting.push_back(offer);
         self.begin_objects();
         self.pull();

@@ -1,5 +1,7 @@
 //! The root's objects, and what every member passes on.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
 use super::{
     Action, BlockSet, DIRECT_ROOM, Header, INLINE_MAX, Machine, Message, Phase, SMALL_ROOM,
     STEPPED_ROOM_MAX,
@@ -76,8 +78,8 @@ impl<S> Machine<S> {
             return;
         }
         let stepped_room = self.config.in_flight;
-        let Self { stepped, direct, objects, actions, .. } = self;
-        let mut offer = |lane: &mut Lane, room| offer_next(lane, objects, actions, room);
+        let Self { stepped, direct, objects, actions, watched, .. } = self;
+        let mut offer = |lane: &mut Lane, room| offer_next(lane, objects, (actions, watched), room);
         while offer(stepped, (stepped_room, STEPPED_ROOM_MAX)) {}
         // A block goes to all before the next one, so that all begin at once.
         while direct
@@ -171,8 +173,8 @@ impl<S> Machine<S> {
 /// Offers the next block of a lane, if that can be; says whether. `room`: blocks on their way, and small ones.
 fn offer_next<S>(
     lane: &mut Lane,
-    objects: &mut std::collections::BTreeMap<u64, Object>,
-    actions: &mut std::collections::VecDeque<Action<S>>,
+    objects: &mut BTreeMap<u64, Object>,
+    (actions, watched): (&mut VecDeque<Action<S>>, &mut BTreeSet<u32>),
     room: (usize, usize),
 ) -> bool {
     while let Some(number) = lane.current() {
@@ -188,6 +190,9 @@ fn offer_next<S>(
             Next::Block(to, block) => {
                 let is_told = !object.header.is_taken_whole();
                 lane.offer(Offered { to, object: number, block, is_told }, object.header.blocks());
+                if watched.insert(to) {
+                    actions.push_back(Action::Watch { member: to });
+                }
                 let header = object.introduced.insert(to).then(|| object.header.clone());
                 actions.push_back(Action::Offer { to, object: number, block, header });
                 return true;

@@ -63,7 +63,7 @@ fn whoever_dies_at_whatever_step_every_survivor_knows_and_nobody_closes() {
 #[test]
 fn whoever_does_not_receive_holds_up_its_own_group_only_in_bounded_memory() {
     for seed in 0..200 {
-        let story = Story { deaf: Some(1), deaths: vec![], ..Story::of(seed) };
+        let story = Story { deaf: Some(1), deaths: vec![], cuts: vec![], ..Story::of(seed) };
         World::new(story, false).run();
     }
 }
@@ -143,10 +143,69 @@ fn who_is_blamed_and_may_live_is_told_by_whoever_blames_it_and_by_the_root() {
     let why = String::new;
     let failed = |member| Message::Failed { member, why: why() };
     assert_eq!(told(1, Event::Wrong { from: 0, why: why() }), [0, 2]);
-    assert_eq!(told(1, Event::Gone { member: 2, why: why() }), [0], "there is nobody");
+    assert_eq!(told(1, Event::Gone { member: 0, why: why() }), [2], "there is nobody");
     assert_eq!(told(0, Event::Message { from: 1, message: failed(2) }), [1, 2]);
     let by_others = told(2, Event::Message { from: 1, message: failed(0) });
     assert!(by_others.is_empty(), "{by_others:?}");
+}
+
+/// The member in the middle of a chain of three, which is open.
+fn relay() -> Machine<u64> {
+    let config = Config { own: 1, nodes: vec![0, 1, 2], digest: 0, in_flight: 1, untaken_max: 1 };
+    let mut machine = Machine::new(config, Carried::default());
+    machine.handle(Event::Message { from: 0, message: Message::Begin { next: 0 } });
+    machine
+}
+
+#[test]
+fn receivers_watch_those_that_they_pass_blocks_to_or_take_them_from_once() {
+    let header = header_of_two(Kind::Chain);
+    let mut machine = relay();
+    for object in 0..2 {
+        let header = Some(header.clone());
+        let message = Message::Offer { object, block: 0, header, source: 0 };
+        machine.handle(Event::Message { from: 0, message });
+        machine.handle(Event::Ready { object, bytes: 0 });
+        machine.handle(Event::Arrived { object, block: 0 });
+    }
+    let actions = done_by(&mut machine);
+    let watches = actions.iter().filter(|it| matches!(it, Action::Watch { member: 2 }));
+    assert_eq!(watches.count(), 1);
+    let message = Message::Offer { object: 9, block: 0, header: None, source: 0 };
+    let mut last = Machine::<u64>::new(Config { own: 2, ..relay().config }, Carried::default());
+    last.handle(Event::Message { from: 1, message });
+    assert!(done_by(&mut last).contains(&Action::Watch { member: 1 }));
+}
+
+#[test]
+fn a_root_judges_where_one_receiver_does_not_reach_another_one() {
+    let mut machine = relay();
+    done_by(&mut machine);
+    machine.handle(Event::Gone { member: 2, why: "no route".to_owned() });
+    let message = Message::Unreachable { member: 2, why: "no route".to_owned() };
+    let told = Action::Tell { to: 0, message: message.clone() };
+    assert_eq!(done_by(&mut machine), [told], "it may have closed before, and ended");
+    let config = Config { own: 0, ..relay().config };
+    for is_closing in [false, true] {
+        let mut root = Machine::<u64>::new(config.clone(), Carried::default());
+        for from in [1, 2] {
+            root.handle(Event::Message { from, message: Message::Join { digest: 0, whole: 0 } });
+        }
+        if is_closing {
+            root.handle(Event::Close);
+        }
+        done_by(&mut root);
+        root.handle(Event::Message { from: 1, message: message.clone() });
+        let failed = done_by(&mut root).into_iter().find_map(|it| match it {
+            Action::Failed { member, why } => Some((member, why)),
+            _ => None,
+        });
+        let why = "member 1 does not reach it: no route".to_owned();
+        assert_eq!(failed, (!is_closing).then_some((2, why)));
+    }
+    let mut other = relay();
+    other.handle(Event::Message { from: 2, message });
+    assert!(other.is_over(), "nobody else is told that");
 }
 
 #[test]
@@ -376,6 +435,21 @@ fn a_root_that_closes_does_not_wait_for_those_whose_group_has_failed() {
 }
 
 #[test]
+fn whoever_hears_that_all_is_closed_and_is_over_for_another_reason_says_that_it_has_heard() {
+    let mut machine = relay();
+    let message = Message::Failed { member: 2, why: "it has left the group".to_owned() };
+    machine.handle(Event::Message { from: 2, message });
+    done_by(&mut machine);
+    for from in [2, 0] {
+        let message = Message::Closed { count: 0 };
+        machine.handle(Event::Message { from, message });
+        let bye = Action::Tell { to: 0, message: Message::Bye };
+        let told: &[_] = if from == 0 { &[bye] } else { &[] };
+        assert_eq!(done_by(&mut machine), told, "it does not close, and the root need not wait");
+    }
+}
+
+#[test]
 fn a_receiver_that_closes_holds_up_nothing_by_what_it_has_not_received() {
     let config = Config { own: 1, nodes: vec![0, 1], digest: 0, in_flight: 1, untaken_max: 1 };
     let mut machine = Machine::<u64>::new(config, Carried::default());
@@ -438,9 +512,7 @@ fn prepared(machine: &mut Machine<u64>) -> usize {
 
 #[test]
 fn objects_that_are_whole_and_not_passed_on_count_among_those_that_have_begun() {
-    let config = Config { own: 1, nodes: vec![0, 1, 2], digest: 0, in_flight: 1, untaken_max: 1 };
-    let mut machine = Machine::<u64>::new(config, Carried::default());
-    machine.handle(Event::Message { from: 0, message: Message::Begin { next: 0 } });
+    let mut machine = relay();
     let header = Header { size: 1, block_size: 1, ..header_of_two(Kind::Chain) };
     let mut begun = 0;
     for object in 0..100 {

@@ -492,6 +492,23 @@ fn survivors_go_on_and_only_missing_blocks_come() {
     }
 }
 
+/// Between two groups, while the one before it in the chain goes on, which has spoken with it.
+#[test]
+fn a_receiver_that_comes_again_at_its_old_address_is_met_again_by_those_that_knew_it() {
+    let _watchdog = Watchdog::start();
+    let mut members = Members::open(URLS[1], 3);
+    for round in 0..3 {
+        let groups = members.group(&options(Choice::Chain, 16 << 10));
+        let sending = groups[0].send(bytes(round, 100_000), b"").unwrap();
+        for group in &groups[1..] {
+            assert!(take(group).data.into_vec().unwrap() == Some(bytes(round, 100_000)));
+        }
+        sending.wait().unwrap();
+        close(groups);
+        members.open_last_again();
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused_in_words() {
     let _watchdog = Watchdog::start();

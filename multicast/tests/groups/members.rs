@@ -24,6 +24,12 @@ impl Members {
         Self { processes, addresses }
     }
 
+    /// Its process ends, and another one begins at its address.
+    pub(crate) fn open_last_again(&mut self) {
+        self.processes.pop().unwrap().close();
+        self.processes.push(open(self.addresses.last().unwrap().as_str()));
+    }
+
     pub(crate) fn group(&self, options: &Options) -> Vec<Group> {
         self.group_with(options, |_| |_: hg_multicast::Incoming<'_>| Ok(Destination::Allocate))
     }

@@ -69,8 +69,14 @@ fn told(driver: &mut Driver<'_>, id: GroupId, from: u32, message: Message<Source
     driver.give(id, Event::Message { from, message });
 }
 
+/// Its process has ended: a receiver hears that of another one from the root.
 fn gone(driver: &mut Driver<'_>, id: GroupId, member: u32) {
-    driver.give(id, Event::Gone { member, why: "its process has ended".to_owned() });
+    let why = "its process has ended".to_owned();
+    if member == 0 || driver.members[&id].own == 0 {
+        driver.give(id, Event::Gone { member, why });
+    } else {
+        told(driver, id, 0, Message::Failed { member, why });
+    }
 }
 
 fn joins(driver: &mut Driver<'_>, id: GroupId, member: u32) {

@@ -2,7 +2,7 @@
 
 use super::{
     super::Event,
-    world::{Happening, NOTICE_MAX, WAY_MAX, World},
+    world::{Group, Happening, NOTICE_MAX, WAY_MAX, World},
 };
 
 /// How long a slow disk takes for a block, at most.
@@ -37,15 +37,12 @@ impl World {
         }
         for group in 0..self.groups.len() {
             let it = &mut self.groups[group];
-            let Some(place) = it.processes.iter().position(|it| *it == process) else { continue };
-            it.is_disturbed = true;
-            it.died_at = Some(self.now);
-            let dead = u32::try_from(place).unwrap();
-            let watchers: Vec<_> = it.watchers.iter().copied().filter(|it| it.1 == dead).collect();
-            for (member, _) in watchers {
-                self.notice(group, member, dead);
+            if it.processes.contains(&process) {
+                it.is_disturbed = true;
+                it.died_at = Some(self.now);
             }
         }
+        self.notice_all(|_, watched| watched == process);
     }
 
     /// The last of what a process has said to each other one never comes.
@@ -65,6 +62,61 @@ impl World {
             let (source, target) = (processes[*from as usize], processes[*member as usize]);
             if source == process && at > comes_until[target] {
                 happenings.remove(&number);
+            }
+        }
+    }
+
+    /// Whether this process ends when it has closed the last of its groups.
+    pub(super) fn exits(&mut self, group: usize, member: u32) -> bool {
+        let process = self.groups[group].processes[member as usize];
+        let is_through = |it: &Group| {
+            let place = it.processes.iter().position(|it| *it == process);
+            place.is_none_or(|it_is| it.machines[it_is].is_none() || it.ends[it_is] == Some(true))
+        };
+        self.groups.iter().all(is_through) && self.random.below(1000) < self.story.exits
+    }
+
+    /// Those that watch it cannot tell it from a death; what it has said comes.
+    pub(super) fn exit(&mut self, group: usize, member: u32) {
+        let process = self.groups[group].processes[member as usize];
+        self.say(|| format!("process {process} ends"));
+        self.is_alive[process] = false;
+        self.notice_all(|_, watched| watched == process);
+    }
+
+    /// Both live, and each may take it for the other one's end.
+    pub(super) fn cut(&mut self, between: [usize; 2]) {
+        if between[0] == between[1] {
+            return;
+        }
+        self.say(|| format!("the connection between {between:?} breaks"));
+        self.has_cut = true;
+        self.to_blame.extend(between);
+        for it in &mut self.groups {
+            it.is_disturbed |= between.iter().all(|process| it.processes.contains(process));
+        }
+        let is_cut = |one, other| between.contains(&one) && between.contains(&other);
+        let Self { happenings, groups, .. } = self;
+        happenings.retain(|_, it| match it {
+            Happening::Machine { group, member, event: Event::Message { from, .. } } => {
+                let processes = &groups[*group].processes;
+                !is_cut(processes[*from as usize], processes[*member as usize])
+            }
+            _ => true,
+        });
+        self.notice_all(is_cut);
+    }
+
+    /// Watches of these by those end.
+    fn notice_all(&mut self, is_over: impl Fn(usize, usize) -> bool) {
+        for group in 0..self.groups.len() {
+            let it = &mut self.groups[group];
+            let processes = &it.processes;
+            let ends =
+                |it: &mut (u32, u32)| is_over(processes[it.0 as usize], processes[it.1 as usize]);
+            let ended: Vec<_> = it.watchers.extract_if(.., ends).collect();
+            for (member, watched) in ended {
+                self.notice(group, member, watched);
             }
         }
     }

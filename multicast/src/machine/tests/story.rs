@@ -17,6 +17,10 @@ pub(super) struct Story {
     pub(super) untaken_max: u64,
     /// After which event which process dies.
     pub(super) deaths: Vec<(u64, usize)>,
+    /// After which event the connection between which processes breaks, with what is on its way.
+    pub(super) cuts: Vec<(u64, [usize; 2])>,
+    /// In a thousand processes: it ends when it has closed.
+    pub(super) exits: u64,
     /// In a thousand events: somebody stands still for a while.
     pub(super) stalls: u64,
     /// In a thousand objects: it is refused.
@@ -69,6 +73,8 @@ impl Story {
             nodes: 1 << 16,
             untaken_max: 1 << 30,
             deaths: vec![],
+            cuts: vec![],
+            exits: 0,
             stalls: 0,
             refusals: 0,
             wrongs: 0,
@@ -103,8 +109,14 @@ impl Story {
         let deaths =
             (0..faults * random.below(3)).map(|_| (random.below(400), random.index(processes)));
         let deaths = deaths.collect();
+        // By numbers of their own: the rest of a story is as it was before there were these.
+        let mut more = Random(seed ^ 0x1234);
+        let cuts = (0..faults * more.below(2) * more.below(3))
+            .map(|_| (more.below(400), [0; 2].map(|_| more.index(processes))));
         Self {
             seed,
+            cuts: cuts.collect(),
+            exits: more.below(2) * more.below(1000),
             processes,
             groups,
             objects: random.below(5),

@@ -28,13 +28,37 @@ impl World {
         let number = machine.send(choice, (size, block_size), is_in_memory, vec![1]);
         let content = (0..blocks).map(|block| content(line, number, block)).collect();
         self.lines[line].stores.insert((process, number), content);
-        self.lines[line].sent.insert(number, (size, vec![process]));
+        self.groups[group].sent.insert(number, (size, vec![process]));
         self.later(Happening::Use { group });
         self.act(group, 0);
     }
 
+    pub(super) fn deliver(&mut self, group: usize, member: u32, object: u64) {
+        self.note_whole(group, member);
+        let line = self.groups[group].line;
+        let process = self.groups[group].processes[member as usize];
+        let store = self.lines[line].stores.remove(&(process, object)).expect("it is here");
+        let right: Vec<_> = (0..store.len() as u64).map(|it| content(line, object, it)).collect();
+        assert_eq!(store, right, "it is whole");
+        let has_changed = self.lines[line].root_has_changed;
+        let delivered = self.lines[line].delivered.entry(process).or_default();
+        let next = delivered.last().map_or(0, |it| it + 1);
+        assert!(object == next || (has_changed && object > next), "{object} after {next}");
+        delivered.push(object);
+        let bytes = self.groups[group].sent[&object].0;
+        self.delivered((group, member), bytes);
+    }
+
+    /// What a process that goes on there knows of what was sent before.
+    pub(super) fn inherit(&mut self, successor: usize, group: usize, process: usize) {
+        for (number, (bytes, whole)) in self.groups[group].sent.clone() {
+            let (_, known) = self.groups[successor].sent.entry(number).or_insert((bytes, vec![]));
+            known.extend(whole.into_iter().filter(|it| *it == process));
+        }
+    }
+
     /// The user of this member will receive it; or will not.
-    pub(super) fn delivered(&mut self, (group, member): (usize, u32), bytes: u64) {
+    fn delivered(&mut self, (group, member): (usize, u32), bytes: u64) {
         let it = &self.groups[group];
         let (line, process) = (it.line, it.processes[member as usize]);
         if self.lines[line].closed_by.contains(&process) {
@@ -78,9 +102,11 @@ impl World {
 
     pub(super) fn leave(&mut self, of: (usize, u32)) {
         let Some((group, member)) = self.now(of) else { return };
-        let it = &mut self.groups[group];
+        let it = &self.groups[group];
         let (line, process) = (it.line, it.processes[member as usize]);
-        it.is_disturbed = true;
+        // The next one too, if whoever leads has formed it with this one.
+        let of_line = self.groups.iter_mut().filter(|it| it.line == line);
+        of_line.for_each(|it| it.is_disturbed |= it.processes.contains(&process));
         self.to_blame.push(process);
         self.give(group, member, Event::Own { why: "it has left the group".to_owned() });
         self.groups[group].machines[member as usize] = None;

@@ -56,18 +56,21 @@ pub(super) enum Happening {
         group: usize,
         member: u32,
     },
+    /// It has nothing left to do.
+    Exit {
+        group: usize,
+        member: u32,
+    },
 }
 
 /// Groups that follow one another, and what their processes have.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     pub(super) stores: BTreeMap<(usize, u64), Vec<u64>>,
-    delivered: BTreeMap<usize, Vec<u64>>,
-    /// By number, its bytes; whoever has it whole.
-    pub(super) sent: BTreeMap<u64, (u64, Vec<usize>)>,
+    pub(super) delivered: BTreeMap<usize, Vec<u64>>,
     pub(super) left: u64,
     pub(super) is_closing: bool,
-    root_has_changed: bool,
+    pub(super) root_has_changed: bool,
     pub(super) is_deaf: bool,
     /// Bytes that each process has been given, and its user has not received.
     pub(super) unreceived: BTreeMap<usize, u64>,
@@ -80,10 +83,12 @@ pub(super) struct Line {
 pub(super) struct Group {
     pub(super) line: usize,
     pub(super) processes: Vec<usize>,
+    /// By number, its bytes; whoever has it whole. Survivors may split, and whoever leads a part begins with the number that others begin with.
+    pub(super) sent: BTreeMap<u64, (u64, Vec<usize>)>,
     pub(super) machines: Vec<Option<Machine<u64>>>,
     joined: Vec<bool>,
     /// Whether it has closed, or failed.
-    ends: Vec<Option<bool>>,
+    pub(super) ends: Vec<Option<bool>>,
     pub(super) watchers: Vec<(u32, u32)>,
     /// When each member has begun.
     began_at: Vec<u64>,
@@ -106,6 +111,7 @@ pub(super) struct World {
     still_until: Vec<u64>,
     /// Those that live, and have refused an object, or given a wrong block.
     pub(super) to_blame: Vec<usize>,
+    pub(super) has_cut: bool,
     pub(super) lines: Vec<Line>,
     pub(super) groups: Vec<Group>,
     fates: [u64; 4],
@@ -126,6 +132,7 @@ impl World {
             disks: vec![None; processes],
             still_until: vec![0; processes],
             to_blame: vec![],
+            has_cut: false,
             lines: vec![],
             groups: vec![],
             fates: [0; 4],
@@ -150,6 +157,7 @@ impl World {
         self.groups.push(Group {
             line,
             processes,
+            sent: BTreeMap::new(),
             machines: (0..count).map(|_| None).collect(),
             joined: vec![false; count],
             ends: vec![None; count],
@@ -204,10 +212,14 @@ impl World {
     /// Groups that closed, failed and were formed again, and blocks that needed not come.
     pub(super) fn run(mut self) -> [u64; 4] {
         let mut deaths = std::mem::take(&mut self.story.deaths);
+        let mut cuts = std::mem::take(&mut self.story.cuts);
         let mut events = 0;
         loop {
             for (_, process) in deaths.extract_if(.., |it| it.0 == events) {
                 self.kill(process);
+            }
+            for (_, between) in cuts.extract_if(.., |it| it.0 == events) {
+                self.cut(between);
             }
             if self.random.below(1000) < self.story.stalls {
                 let process = self.random.index(self.story.processes);
@@ -233,6 +245,7 @@ impl World {
             | Happening::Pulled { group, member, .. }
             | Happening::Loaded { group, member, .. }
             | Happening::Received { group, member, .. }
+            | Happening::Exit { group, member }
             | Happening::Left { group, member } => (*group, *member),
             Happening::Use { group } => (*group, 0),
         };
@@ -262,6 +275,7 @@ impl World {
             Happening::Use { group } => self.use_root(group),
             Happening::Received { group, member, bytes } => self.received((group, member), bytes),
             Happening::Left { group, member } => self.leave((group, member)),
+            Happening::Exit { group, member } => self.exit(group, member),
         }
     }
 
@@ -338,6 +352,11 @@ impl World {
                 if self.lines[line].left_by.contains(&target) {
                     let why = "it is not in the group".to_owned();
                     self.later(own(Event::Unknown { member: watched, why }));
+                } else if self.groups[group].ends[watched as usize] == Some(true)
+                    && self.random.below(2) == 0
+                {
+                    let why = "it has no handle of the group any more".to_owned();
+                    self.later(own(Event::Unknown { member: watched, why }));
                 } else if !self.is_alive[target] {
                     self.notice(group, member, watched);
                 }
@@ -356,7 +375,7 @@ impl World {
             Action::Joined => self.groups[group].joined[member as usize] = true,
             Action::Deliver { object } => self.deliver(group, member, object),
             Action::Everywhere { object } => {
-                let (_, whole) = &self.lines[line].sent[&object];
+                let (_, whole) = &self.groups[group].sent[&object];
                 let all = self.groups[group].processes.iter().all(|it| whole.contains(it));
                 assert!(all, "object {object} is said to be everywhere");
                 self.lines[line].stores.remove(&(process, object));
@@ -396,14 +415,13 @@ impl World {
     }
 
     /// What is whole here now.
-    fn note_whole(&mut self, group: usize, member: u32) {
-        let it = &self.groups[group];
-        let (line, process) = (it.line, it.processes[member as usize]);
+    pub(super) fn note_whole(&mut self, group: usize, member: u32) {
+        let it = &mut self.groups[group];
+        let process = it.processes[member as usize];
         let Some(machine) = &it.machines[member as usize] else { return };
         let upto = if member == 0 { 0 } else { machine.whole };
-        let Line { stores, sent, .. } = &mut self.lines[line];
-        for (number, (_, whole)) in sent.range_mut(..upto) {
-            let store = stores.get(&(process, *number));
+        for (number, (_, whole)) in it.sent.range_mut(..upto) {
+            let store = self.lines[it.line].stores.get(&(process, *number));
             if !whole.contains(&process) && store.is_some_and(|it| !it.contains(&0)) {
                 whole.push(process);
             }
@@ -441,22 +459,6 @@ impl World {
         self.later(Happening::Machine { group, member, event });
     }
 
-    fn deliver(&mut self, group: usize, member: u32, object: u64) {
-        self.note_whole(group, member);
-        let line = self.groups[group].line;
-        let process = self.groups[group].processes[member as usize];
-        let store = self.lines[line].stores.remove(&(process, object)).expect("it is here");
-        let right: Vec<_> = (0..store.len() as u64).map(|it| content(line, object, it)).collect();
-        assert_eq!(store, right, "it is whole");
-        let has_changed = self.lines[line].root_has_changed;
-        let delivered = self.lines[line].delivered.entry(process).or_default();
-        let next = delivered.last().map_or(0, |it| it + 1);
-        assert!(object == next || (has_changed && object > next), "{object} after {next}");
-        delivered.push(object);
-        let bytes = self.lines[line].sent[&object].0;
-        self.delivered((group, member), bytes);
-    }
-
     fn end(&mut self, group: usize, member: u32, is_closed: bool) {
         let it = &mut self.groups[group];
         let end = &mut it.ends[member as usize];
@@ -465,7 +467,7 @@ impl World {
         let line = &self.lines[it.line];
         if is_closed {
             assert!(line.is_closing, "nobody closes before the root does");
-            for (number, (_, whole)) in &line.sent {
+            for (number, (_, whole)) in &it.sent {
                 let all = it.processes.iter().all(|it| whole.contains(it));
                 assert!(
                     all || line.root_has_changed,
@@ -478,7 +480,11 @@ impl World {
             let since = died_at.max(it.began_at[member as usize]);
             let bound = NOTICE_MAX + 2 * WAY_MAX;
             let is_in_time = self.now <= since + bound;
-            assert!(!is_watched || self.story.stalls > 0 || is_in_time, "it is known in time");
+            let is_bound = is_watched && self.story.stalls == 0 && !self.has_cut;
+            assert!(!is_bound || is_in_time, "it is known in time");
+        }
+        if is_closed && self.exits(group, member) {
+            self.later(Happening::Exit { group, member });
         }
         if !is_closed && self.story.reforms {
             // Whoever leads has an id of its own.
@@ -500,9 +506,10 @@ impl World {
             // A member that has closed does not go on: it has everything. Nor does one that was not there, or has heard of another leader.
             let it = &self.groups[group];
             let dead = it.processes.iter().filter(|it| !self.is_alive[**it]).count();
-            // Who was blamed, and has not heard it from one that died, leads others than the rest.
-            let is_blamed = processes.iter().any(|it| self.to_blame.contains(it));
-            let is_torn = it.ends.contains(&Some(true))
+            // Who was blamed, and has not heard it from one that died, leads others than the rest. If it has left, who is dead may have led.
+            let is_blamed = it.processes.iter().any(|it| self.to_blame.contains(it));
+            let is_torn = self.has_cut
+                || it.ends.contains(&Some(true))
                 || it.joined.contains(&false)
                 || dead > usize::from(!is_blamed)
                 || processes.iter().any(|it| self.lines[line].left_by.contains(it));
@@ -520,6 +527,7 @@ impl World {
         if processes.len() < 2 {
             return;
         }
+        self.inherit(successor, group, process);
         let old = self.groups[group].machines[member as usize].take().unwrap();
         let place = processes.iter().position(|it| *it == process).unwrap();
         let carried = old.carry();
@@ -570,7 +578,7 @@ impl World {
                     );
                     let delivered = line.delivered.get(process).map_or(0, Vec::len);
                     assert!(
-                        place == 0 || line.root_has_changed || delivered == line.sent.len(),
+                        place == 0 || line.root_has_changed || delivered == it.sent.len(),
                         "all is delivered"
                     );
                 }
