@@ -52,7 +52,7 @@ pub struct Link<K, W> {
     pub(crate) is_admitted: bool,
     /// Unexpected messages that wait for admission; whether it is in the list of those with any.
     pub(crate) withheld: VecDeque<Message>,
-    /// Bytes of memory that these take, and messages in part, as far as they are counted ([`crate::Links::count`]).
+    /// Bytes of memory that these take, as far as they are counted ([`crate::Links::withhold`]).
     pub(crate) held: u64,
     pub(crate) is_withholding: bool,
     /// What was refused: by lane, and transfers.

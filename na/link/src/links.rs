@@ -283,7 +283,8 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
         }
     }
 
-    /// A message of a peer's was withheld ([`Link::deliver`]): counts what it takes ([`Links::count`]).
+    /// A message of a peer's was withheld ([`Link::deliver`]): counts what it takes. Where all peers together then take more than
+    /// `most` bytes, what the one that takes most has sent is dropped; `Some`: it is to be ended.
     pub fn withhold(
         &mut self,
         peer: Peer,
@@ -291,23 +292,11 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
         most: u64,
         done: &mut Vec<Completion>,
     ) -> Option<Peer> {
-        self.await_admission(peer);
-        self.count(peer, cost(len), most, done)
-    }
-
-    /// Counts bytes of memory that a peer takes. Where all peers together then take more than
-    /// `most`, what the one that takes most has sent is dropped; `Some`: it is to be ended.
-    pub fn count(
-        &mut self,
-        peer: Peer,
-        bytes: u64,
-        most: u64,
-        done: &mut Vec<Completion>,
-    ) -> Option<Peer> {
         if let Some(link) = self.find(peer) {
-            link.held += bytes;
-            self.held += bytes;
+            link.held += cost(len);
+            self.held += cost(len);
         }
+        self.await_admission(peer);
         if self.held <= most {
             return None;
         }
@@ -318,12 +307,11 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
         (!self.forget(greediest, done)).then_some(greediest)
     }
 
-    /// Bytes that were counted are free again. Of a peer that has ended, or whose messages were dropped, they were so before.
-    pub fn uncount(&mut self, peer: Peer, bytes: u64) {
-        let Some(link) = self.find(peer) else { return };
-        let freed = bytes.min(link.held);
-        link.held -= freed;
-        self.held -= freed;
+    /// Bytes of memory of all messages that wait for admission.
+    #[inline]
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.held
     }
 
     /// Hands out up to `most` messages that came while admission was closed. The transport gives their credits back as it is told
@@ -416,13 +404,12 @@ impl<K: Clone + Eq + Hash, W> Links<K, W> {
     fn bury(&mut self, peer: Peer, done: &mut Vec<Completion>) {
         let Some(link) = self.find(peer) else { return };
         let Standing::Ended(reason) = &link.standing else { return };
-        let (reason, held) = (reason.clone(), link.held);
+        let reason = reason.clone();
         if link.is_withholding {
             self.withholding.retain(|other| *other != peer);
         }
         done.push(Completion::Gone { peer, reason });
         self.hung_up -= 1;
-        self.held -= held;
         self.drop_unmet(peer);
     }
 

@@ -373,15 +373,6 @@ fn of_requests_that_take_too_much_memory_those_of_the_greediest_peer_are_dropped
     assert_eq!(withhold(&mut links, greedy, 9000, &mut done), Some(greedy));
     links.end(greedy, &GoneReason::Exhausted("memory".into()), &mut done);
     assert!(links.find(greedy).is_none(), "nothing is kept of it");
-    // What was counted beside messages ends with its peer, too, or before.
-    for ends in [true, false] {
-        let part = links.accept(());
-        assert_eq!(links.count(part, 9000, MOST, &mut done), None);
-        if ends {
-            links.end(part, &GoneReason::Exited, &mut done);
-        }
-        links.uncount(part, 9000);
-    }
     // What the others had sent comes, and leaves room for as much.
     for _ in 0..3 {
         done.clear();

@@ -58,27 +58,6 @@ impl TcpContext {
         self.send_away(wire, greedy)
     }
 
-    /// Counts a body that has not come whole, until it has.
-    pub(crate) fn count_part(&mut self, wire: &mut Wire) -> Result<(), Fate> {
-        let (bytes, most) = (wire.inbound.in_part(), self.shared.settings.bounds.max_held);
-        if bytes == 0 || wire.in_part.is_some() {
-            return Ok(());
-        }
-        // To its end it is one who sends, by whichever link.
-        let Some(peer) = wire.slots.iter().find_map(|slot| slot.peer) else { return Ok(()) };
-        wire.in_part = Some((peer, bytes));
-        let greedy = self.links.count(peer, bytes, most, &mut self.finished);
-        self.send_away(wire, greedy)
-    }
-
-    /// It is whole, or will never be.
-    #[inline]
-    pub(crate) fn uncount_part(&mut self, wire: &mut Wire) {
-        if let Some((peer, bytes)) = wire.in_part.take() {
-            self.links.uncount(peer, bytes);
-        }
-    }
-
     /// Ends the peer that takes most memory, which is perhaps at the other end of this connection.
     fn send_away(&mut self, wire: &Wire, greedy: Option<Peer>) -> Result<(), Fate> {
         let Some(greedy) = greedy else { return Ok(()) };

@@ -7,6 +7,7 @@
 //! | [`crate::rounds`] | progress and sleep: what is asked of the kernel, and when |
 //! | [`crate::reading`] | from a socket to frames |
 //! | [`crate::arrivals`] | what each frame does |
+//! | [`crate::parts`] | memory of messages that have come in part |
 //! | [`crate::flushing`] | flushes |
 //! | [`crate::dialling`] | from the first post to a connection |
 //! | [`crate::handshake`] | greetings, and which of two connections is used |
@@ -37,6 +38,7 @@ use crate::{
     inbox::Inbox,
     link::{Link, Links, State, Way},
     pace::Pace,
+    parts::Parts,
     settings::LIMITS,
     shared::{Listening, Shared},
     transfers::next_piece,
@@ -68,6 +70,8 @@ pub(crate) enum Timer {
     Looks,
     /// The flush under way is to be asked about.
     Flush,
+    /// Messages in part and those that wait for admission take too much memory.
+    Parts,
 }
 
 /// The flush of a context.
@@ -112,6 +116,7 @@ pub(crate) struct TcpContext {
     pub(crate) strangers: Strangers<WireKey>,
     pub(crate) scarcity: Scarcity<Socket>,
     pub(crate) watched: Watched,
+    pub(crate) parts: Parts,
     pub(crate) flushing: Flushing,
     pub(crate) finished: Vec<Completion>,
     /// Links to be started; links that wait for a connection of the peer's choice.
@@ -168,6 +173,7 @@ impl TcpContext {
             scarcity: Scarcity::default(),
             listener,
             watched: Watched::default(),
+            parts: Parts::default(),
             flushing: Flushing::default(),
             finished: Vec::new(),
             starting: Vec::new(),
@@ -258,7 +264,7 @@ impl TcpContext {
     pub(crate) fn lose(&mut self, mut wire: Box<Wire>, why: &GoneReason) {
         self.untime(&mut wire);
         self.no_stranger(&mut wire);
-        self.uncount_part(&mut wire);
+        self.uncount_part(wire.part.take());
         if wire.phase == Phase::Open {
             self.open -= 1;
             self.unmap(&wire);

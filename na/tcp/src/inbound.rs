@@ -104,10 +104,10 @@ impl Inbound {
         }
     }
 
-    /// Bytes of memory for a body that is not whole.
-    pub(crate) fn in_part(&self) -> u64 {
+    /// What has come of a body that is not whole.
+    pub(crate) fn in_part(&self) -> usize {
         match &self.0 {
-            State::Body { bytes, .. } => bytes.len() as u64,
+            State::Body { have, .. } => *have,
             State::Header { .. } | State::Data { .. } => 0,
         }
     }

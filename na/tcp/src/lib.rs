@@ -28,7 +28,7 @@
 //! | `silence-bound-ms` | until a peer that is cut off is given up, at least 3,000 | 30,000 |
 //! | `unsent-kib` | KiB that the kernel takes of what it cannot send yet: few (64) let messages pass bulk data on links below some 10 Gbit/s | as many as it likes |
 //! | `max-peers` | connections of one context | 65,536 |
-//! | `max-held-mib` | MiB that requests which wait for admission take, of all peers; past it the peer whose take most is disconnected | 1,024 |
+//! | `max-held-mib` | MiB that requests which wait for admission take, of all peers; past it the peer whose take most is disconnected, or whose message stands still | 1,024 |
 //! | `key-file`, `key-env` | where the pre-shared key is: 64 hexadecimal digits | no encryption |
 //!
 //! A key file must be readable by its owner only:
@@ -81,6 +81,7 @@ mod link;
 mod offer;
 mod outbound;
 mod pace;
+mod parts;
 mod plugin;
 mod post;
 mod reading;

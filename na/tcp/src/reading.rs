@@ -60,6 +60,8 @@ impl TcpContext {
         wire.is_readable = !is_drained || wire.is_ending;
         if bytes > 0 {
             self.hot = Some(wire.key);
+            wire.received += bytes as u64;
+            self.count_part(&mut wire, now);
         }
         if wire.is_readable {
             self.list(&mut wire);
@@ -214,15 +216,12 @@ impl TcpContext {
         while let Some(item) = wire.inbound.next(&mut input).map_err(misbehaved)? {
             self.item(wire, item)?;
         }
-        self.count_part(wire)
+        Ok(())
     }
 
     fn item(&mut self, wire: &mut Wire, item: Item<'_>) -> Result<(), Fate> {
         match item {
-            Item::Frame(header, message) => {
-                self.uncount_part(wire);
-                self.frame(wire, header, message)
-            }
+            Item::Frame(header, message) => self.frame(wire, header, message),
             Item::Data(header, bytes) => self.data(wire, header, bytes),
         }
     }

@@ -207,6 +207,7 @@ impl TcpContext {
                 Timer::Looks => self.look(now),
                 Timer::Accept => self.accepts = true,
                 Timer::Flush => self.flushing.is_timed = false,
+                Timer::Parts => self.look_at_parts(now),
             }
         }
         if self.watched.is_looking() {

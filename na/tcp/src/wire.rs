@@ -32,6 +32,7 @@ use crate::{
     inbound::Inbound,
     kernel::{answers, repeat_within},
     outbound::{Outbound, Piece},
+    parts::Part,
 };
 
 /// Bytes that one flush writes before others have their turn.
@@ -134,8 +135,9 @@ pub(crate) struct Wire {
     /// What has come of a greeting.
     pub(crate) greeting: Vec<u8>,
     pub(crate) inbound: Inbound,
-    /// As whose, and how many, the bytes of a body are counted that is not whole.
-    pub(crate) in_part: Option<(Peer, u64)>,
+    /// Bytes that were read since it is open, and what of them is counted: a message in part.
+    pub(crate) received: u64,
+    pub(crate) part: Option<Part>,
     pub(crate) outbound: Outbound,
     pub(crate) deadline: Option<Instant>,
     /// The kernel told of bytes that were not read yet; of an end.
@@ -198,7 +200,8 @@ impl Wire {
             sealing: None,
             greeting: Vec::new(),
             inbound: Inbound::new(),
-            in_part: None,
+            received: 0,
+            part: None,
             outbound: Outbound::default(),
             deadline: None,
             is_readable: false,
@@ -286,6 +289,12 @@ impl Wire {
     /// asks and never reads the answers is not heard until it does. One that has ended can add little.
     pub(crate) fn may_read(&self) -> bool {
         self.outbound.own_bytes() <= OWN_BYTES_MAX || self.is_ending
+    }
+
+    /// Bytes of memory for what has come in part. What strangers may cost is bounded otherwise.
+    pub(crate) fn in_part(&self) -> u64 {
+        let sealed = self.sealing.as_ref().map_or(0, |sealing| sealing.seal.partial());
+        if self.phase == Phase::Open { (self.inbound.in_part() + sealed) as u64 } else { 0 }
     }
 
     /// Whether a link is open on it.

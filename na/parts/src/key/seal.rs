@@ -123,6 +123,12 @@ impl Seal {
         self.longest = longest;
     }
 
+    /// Bytes of a record whose rest has not come yet.
+    #[must_use]
+    pub fn partial(&self) -> usize {
+        self.partial.len()
+    }
+
     /// Opens the next record of `input`, which is shortened by it; false when more is needed.
     ///
     /// # Errors
@@ -148,11 +154,9 @@ impl Seal {
                 return Ok(false);
             }
             if wanted > 2 {
-                let mut record = std::mem::take(&mut self.partial);
-                let opened = self.open_record(&record[2..], into);
-                record.clear();
-                self.partial = record;
-                return opened;
+                // Its memory is not kept: it may be 64 KiB.
+                let record = std::mem::take(&mut self.partial);
+                return self.open_record(&record[2..], into);
             }
         }
     }

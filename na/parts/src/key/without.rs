@@ -98,6 +98,12 @@ impl Seal {
         match self.0 {}
     }
 
+    /// Bytes of a record whose rest has not come yet.
+    #[must_use]
+    pub fn partial(&self) -> usize {
+        match self.0 {}
+    }
+
     /// Refuses long records.
     pub fn limit(&mut self, _longest: usize) {
         match self.0 {}

@@ -9,6 +9,7 @@ mod end;
 mod hang_up;
 #[cfg(feature = "tcp-key")]
 mod keys;
+mod parts;
 mod raw;
 mod restarts;
 mod silence;
