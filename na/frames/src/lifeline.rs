@@ -39,6 +39,8 @@ const BACKLOG: i32 = 1024;
 const READS: usize = 4;
 /// Bytes that may wait to be written; while more do, nothing is read.
 const OUT_MAX: usize = 4096;
+/// What the kernel takes for a timeout: milliseconds in an `int`.
+const SILENCE_MAX: Duration = Duration::from_millis(i32::MAX as u64);
 
 /// Where a lifeline leads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -175,7 +177,7 @@ impl Lifeline {
             let probes =
                 TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(retries);
             socket.set_tcp_keepalive(&probes)?;
-            socket.set_tcp_user_timeout(Some(silence))?;
+            socket.set_tcp_user_timeout(Some(silence.min(SILENCE_MAX)))?;
         }
         Ok(Self {
             _kept: NotInherited::new(socket.as_fd()),

@@ -7,11 +7,13 @@ mod nowhere;
 
 use std::{
     io::{ErrorKind, Read as _},
+    net::TcpListener,
     os::unix::net::UnixListener,
     time::{Duration, Instant},
 };
 
 use hg_na::{Address, Completion, Context as _, GoneReason, Message, Op, QUIET};
+use hg_na_frames::lifeline::{Lifeline, Place};
 use hg_na_link::Record;
 use watchdog::in_time;
 
@@ -44,6 +46,15 @@ fn one_that_says_goodbye_and_has_sent_less_than_it_says_keeps_nobody_awake() {
             "{done:?}"
         );
         assert!(end.may_sleep() && end.next_deadline().is_none());
+    }
+}
+
+#[test]
+fn connections_are_made_whatever_the_bound_of_silence() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = Place::Network(listener.local_addr().unwrap());
+    for bound in [Duration::from_millis(1 << 31), Duration::MAX] {
+        Lifeline::connect(&place, None, bound).unwrap();
     }
 }
 
