@@ -9,10 +9,14 @@
 //! Who has another key, or none, is told so in the clear: there is no other way.
 
 use hg_na::Error;
-use hg_na_link::{Greeting, Record};
+use hg_na_link::{Greeting, Record, record::RECORD_MAX};
 use hg_na_parts::key::{DIFFER, Exchange, Key, ONLY_ACCEPTOR, ONLY_DIALLER, Seal};
 
 use crate::cut::Cut;
+
+/// Longest plaintext of a sealed record: one record of the lifeline, with its length. Who only repeats the first word of another has no longer one
+/// waited for.
+const PLAIN_MAX: usize = 4 + RECORD_MAX;
 
 /// Binds a key to this protocol.
 const PROTOCOL: &[u8] = b"hydrargyrum lifeline 1";
@@ -106,8 +110,9 @@ impl Secrecy {
             out.extend(Record::<G>::Keys(exchange.write().map_err(failed)?).encode());
         }
         let mut seal = exchange.finish().map_err(failed)?;
-        if !waiting.is_empty() {
-            seal.seal(waiting, out).map_err(Cut::Rubbish)?;
+        seal.limit(PLAIN_MAX);
+        for plain in waiting.chunks(PLAIN_MAX) {
+            seal.seal(plain, out).map_err(Cut::Rubbish)?;
         }
         *self = Self::Sealed(seal);
         Ok(())
@@ -132,4 +137,40 @@ fn take_all<G: Greeting>(
 fn refused<G: Greeting>(why: &'static str, out: &mut Vec<u8>) -> Cut {
     out.extend(Record::<G>::Refuse(why.to_owned()).encode());
     Cut::Refused(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    struct Name;
+
+    impl Greeting for Name {
+        fn encode(&self, into: &mut Vec<u8>) {
+            into.extend([7; 1000]);
+        }
+
+        fn decode(_: &[u8]) -> Option<Self> {
+            Some(Self)
+        }
+    }
+
+    #[test]
+    fn once_sealed_all_that_was_said_comes_and_no_long_record_is_waited_for() {
+        let key = Key::given(&hg_na::Key([7; 32])).unwrap();
+        let (mut to, mut back, mut said) = (Vec::new(), Vec::new(), Vec::new());
+        let mut dialler = Secrecy::new::<Name>(&key, true, &mut to).unwrap();
+        let mut acceptor = Secrecy::new::<Name>(&key, false, &mut back).unwrap();
+        for _ in 0..10 {
+            dialler.say(&Record::Hello(Name), &mut to);
+        }
+        let (mut input, first) = (Vec::new(), std::mem::take(&mut to));
+        acceptor.hear(&first, &mut input, &mut back, &mut said).unwrap();
+        dialler.hear(&back, &mut Vec::new(), &mut to, &mut said).unwrap();
+        acceptor.hear(&to, &mut input, &mut back, &mut said).unwrap();
+        assert_eq!(said, vec![Record::Hello(Name); 10]);
+        let long = acceptor.hear(&u16::MAX.to_le_bytes(), &mut input, &mut back, &mut said);
+        assert!(matches!(long, Err(Cut::Rubbish(why)) if why.contains("long")), "{long:?}");
+    }
 }

@@ -118,7 +118,7 @@ impl Seal {
         Ok(())
     }
 
-    /// From now on records with a longer plaintext are refused before they have come: who has not spoken yet costs no more.
+    /// From now on records with a longer plaintext are refused before they have come.
     pub fn limit(&mut self, longest: usize) {
         self.longest = longest;
     }
