@@ -20,10 +20,10 @@ use watchdog::in_time;
 use crate::end::{End, LOOPBACK, Server, address, arrived, ended, gone};
 
 /// A file in a folder for temporary ones; removed in the end.
-struct KeyFile(PathBuf);
+pub(crate) struct KeyFile(PathBuf);
 
 impl KeyFile {
-    fn new(name: &str, content: &str) -> Self {
+    pub(crate) fn new(name: &str, content: &str) -> Self {
         let path = std::env::temp_dir().join(format!("hg-tcp-{name}-{}", std::process::id()));
         let mut open = std::fs::OpenOptions::new();
         let mut file =
@@ -32,7 +32,7 @@ impl KeyFile {
         Self(path)
     }
 
-    fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.0.to_str().unwrap()
     }
 }

@@ -85,3 +85,30 @@ fn of_messages_that_do_not_come_on_no_more_is_kept_than_may_be_held() {
     alternately(&mut target, &honest);
     assert_eq!(target.take(gone), None);
 }
+
+#[cfg(feature = "tcp-key")]
+#[test]
+fn sealed_records_of_which_the_rest_does_not_come_count() {
+    use hg_na_parts::key::{Exchange, Key, RECORD_MAX};
+
+    use crate::raw::{connect, greeting, hello, read_while};
+
+    let file = crate::keys::KeyFile::new("parts", &"07".repeat(32));
+    let mut target = End::open(LOOPBACK, &[("max-held-mib", "1"), ("key-file", file.path())]);
+    let mut raws = Vec::new();
+    for _ in 0..20 {
+        let key = Key::given(&hg_na::Key([7; 32])).unwrap();
+        let mut exchange = Exchange::dialling(&key, b"hydrargyrum tcp 1").unwrap();
+        let mut raw = connect(&target.text());
+        raw.write_all(&greeting(5, &exchange.write().unwrap())).unwrap();
+        let second = read_while(&mut raw, 10 + 48, &mut target);
+        assert!(second[7] == 6 && exchange.read(&second[10..]));
+        let (mut seal, mut sealed) = (exchange.finish().unwrap(), Vec::new());
+        seal.seal(&hello(0), &mut sealed).unwrap();
+        seal.seal(&vec![7; RECORD_MAX], &mut sealed).unwrap();
+        raw.write_all(&sealed[..sealed.len() - 1]).unwrap();
+        raws.push(raw);
+    }
+    let (_, why) = target.until(gone);
+    assert!(matches!(&why, GoneReason::Exhausted(why) if why.contains("memory")), "{why}");
+}
