@@ -46,7 +46,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Reads an address that is to be connected to.
+    /// Reads an address that is to be connected to. The same machine is the same target, whichever family its number is written in.
     ///
     /// # Errors
     /// [`Error::BadAddress`].
@@ -67,7 +67,7 @@ impl Target {
             None => Err(bad("it names no port")),
             Some(0) => Err(bad("nobody listens behind port 0: this context takes no connections")),
             Some(_) if is_unspecified(&host) => Err(bad("its host stands for every address")),
-            Some(port) => Ok(Self { host, port, context }),
+            Some(port) => Ok(Self { host: canonical(host), port, context }),
         }
     }
 
@@ -83,6 +83,13 @@ impl Target {
             Host::Ip(ip) => Some(SocketAddr::new(*ip, self.port)),
             Host::Name(_) => None,
         }
+    }
+}
+
+fn canonical(host: Host) -> Host {
+    match host {
+        Host::Ip(ip) => Host::Ip(ip.to_canonical()),
+        Host::Name(_) => host,
     }
 }
 
@@ -176,6 +183,10 @@ mod tests {
             assert_eq!(target(text).unwrap().address().unwrap().as_str(), text);
         }
         assert_eq!(target("tcp://a:1/0").unwrap(), target("tcp://A:1").unwrap());
+        assert_eq!(
+            target("tcp://[::ffff:10.0.0.1]:1").unwrap(),
+            target("tcp://10.0.0.1:1").unwrap()
+        );
     }
 
     #[test]

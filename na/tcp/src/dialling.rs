@@ -275,10 +275,11 @@ impl TcpContext {
         self.timers.retain(|(_, timer)| *timer != Timer::Link(peer));
     }
 
-    /// Links that wait for a connection look at one that was opened.
-    pub(crate) fn look_for_awaited(&mut self) {
+    /// Links that wait for a connection look at one that has just been opened.
+    #[cold]
+    pub(crate) fn look_for_awaited(&mut self, opened: WireKey) {
         for peer in std::mem::take(&mut self.awaiting) {
-            if self.take_promised(peer) {
+            if self.take_promised(peer, Some(opened)) {
                 self.untime_link(peer);
             } else {
                 self.awaiting.push(peer);
@@ -286,14 +287,21 @@ impl TcpContext {
         }
     }
 
-    /// Opens a link on the connection that it waits for; false where that has not come. One that claims to come from elsewhere than it
+    /// Opens a link on the connection that it waits for, which is this one or any; false where that has not come. One that claims to come from elsewhere than it
     /// was promised is not used: another is insisted on.
-    pub(crate) fn take_promised(&mut self, peer: Peer) -> bool {
+    pub(crate) fn take_promised(&mut self, peer: Peer, opened: Option<WireKey>) -> bool {
         let Some(link) = self.links.find(peer) else { return true };
         let State::Awaiting { promise, via } = link.way.state else { return true };
-        let is_it =
-            |wire: &&Wire| wire.is_healthy() && wire.nonce.is_some_and(|it| promise.is_of(it));
-        let Some(wire) = self.wires.iter().find(is_it) else { return false };
+        let is_it = |wire: &&Wire| {
+            wire.role == Role::Acceptor
+                && wire.is_healthy()
+                && wire.nonce.is_some_and(|it| promise.is_of(it))
+        };
+        let found = match opened {
+            Some(key) => self.wires.get(key).filter(is_it),
+            None => self.wires.iter().find(is_it),
+        };
+        let Some(wire) = found else { return false };
         if wire.target.as_ref().and_then(Target::numeric) == Some(via) {
             let key = wire.key;
             return self.attach(peer, key);

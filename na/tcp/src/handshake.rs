@@ -148,6 +148,7 @@ impl TcpContext {
         let claimed = wire.target.as_ref()?;
         let open = self.by_incarnation.get(&hello.incarnation).copied();
         if let Some(other) = open.and_then(|key| self.wires.find(key))
+            && other.role == Role::Dialler
             && other.is_healthy()
             && other.remote == claimed.numeric()
             && other.slots[1 - other.own_side()].peer.is_none()
@@ -242,7 +243,7 @@ impl TcpContext {
         let (Some(via), Some(asking)) = (wire.remote, wire.nonce) else { return };
         let promise = Promise { asking, proof };
         link.way.state = State::Awaiting { promise, via };
-        if self.take_promised(peer) {
+        if self.take_promised(peer, None) {
             return;
         }
         if wire.ended.is_some_and(|ended| promise.is_of(ended)) {
@@ -294,7 +295,7 @@ impl TcpContext {
                 self.list(&mut wire);
                 self.flush(&mut wire);
                 self.wires.put(wire.key, wire);
-                self.look_for_awaited();
+                self.look_for_awaited(key);
             }
             Err(fate) => self.dispose(wire, fate),
         }

@@ -47,7 +47,8 @@ impl TcpContext {
             self.wires.put(wire.key, wire);
             return 0;
         }
-        let mut scratch = std::mem::take(&mut self.scratch);
+        let (mut scratch, was_open) =
+            (std::mem::take(&mut self.scratch), wire.phase == Phase::Open);
         let read = self.read_once(&mut wire, &mut scratch, now);
         self.scratch = scratch;
         let (bytes, is_drained) = match read {
@@ -69,9 +70,10 @@ impl TcpContext {
         if (!wire.outbound.is_empty() || wire.has_pieces) && !wire.is_blocked {
             self.soil(&mut wire);
         }
-        self.wires.put(wire.key, wire);
-        if !self.awaiting.is_empty() {
-            self.look_for_awaited();
+        let (key, is_new) = (wire.key, !was_open && wire.phase == Phase::Open);
+        self.wires.put(key, wire);
+        if is_new && !self.awaiting.is_empty() {
+            self.look_for_awaited(key);
         }
         bytes
     }

@@ -155,6 +155,22 @@ fn looking_the_other_up_by_a_name_uses_the_connection_that_is_there() {
     }
 }
 
+#[test]
+fn who_is_opened_at_another_spelling_of_its_address_has_one_connection() {
+    let mut ends = [End::open("tcp://[::ffff:127.0.0.1]", &[]), End::open(LOOPBACK, &[])];
+    let texts = ends.each_ref().map(End::text);
+    let start = std::time::Instant::now();
+    for (from, to) in [(0, 1), (1, 0), (0, 1)] {
+        let peer = ends[from].lookup(&texts[to]);
+        ends[from].send(QUIET, peer, b"here");
+        while ends[to].take(arrived).is_none() {
+            ends.iter_mut().for_each(End::round);
+            in_time!(start);
+        }
+    }
+    assert_eq!(ends.each_ref().map(connections), ["1 connections"; 2]);
+}
+
 /// What a target makes of a Hello, who knows where another peer of the sender's listens.
 type Claim = fn(&str, &[u8]) -> Vec<u8>;
 
