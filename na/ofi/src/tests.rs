@@ -297,6 +297,37 @@ fn a_flush_ends_when_what_was_injected_has_gone() {
 }
 
 #[test]
+fn what_a_flush_cannot_ask_for_others_frames_is_asked_again_until_one_of_them_is_given_up() {
+    const FRAMES: usize = 8;
+    let mut world = World::open(Some(FRAMES));
+    world.exchange(1);
+    let to = world.here.lookup(world.friend.address()).unwrap();
+    // No frame of the friend's is out: what would show that this has gone is not taken.
+    world.here.post(5, Op::SendControl { to, message: Message::copied(b"x") }).unwrap();
+    world.progress();
+    let is_injected = |it: &Completion| matches!(it, Completion::Done(done) if done.token == 5);
+    assert!(world.done.iter().any(is_injected), "{:?}", world.done);
+    let mut deaf = Vec::new();
+    while world.out() < FRAMES {
+        let (one, it) = world.meet();
+        world.stuff(it);
+        deaf.push((one, it));
+        assert!(deaf.len() < DEAF_MAX, "frames without a bound");
+    }
+    let (start, mut theirs) = (Instant::now(), Vec::new());
+    while !deaf.iter().any(|(_, it)| world.is_gone(*it)) {
+        in_time!(start, "nobody is given up");
+        assert!(!world.here.flush(), "it has not gone");
+        // The kernel takes another frame now and then.
+        let is_kept = world.out() == FRAMES;
+        assert!(!is_kept || world.here.next_deadline().is_some(), "it sleeps for good");
+        world.progress();
+        world.friend.progress(Instant::now(), &mut theirs).unwrap();
+    }
+    assert!(!world.is_gone(to));
+}
+
+#[test]
 fn nobody_is_given_up_while_others_have_all_frames_but_one_of_those() {
     const FRAMES: usize = 4;
     let mut world = World::open(Some(FRAMES));

@@ -169,6 +169,16 @@ impl Ofi {
         lasted
     }
 
+    /// Whether an address gets nothing sent because others have all: then it is tried again, and one of those is to blame after a while.
+    fn starves(&mut self, address: u64, now: Instant) -> bool {
+        let starves = self.endpoint().sends().waits_for_others(address);
+        if starves {
+            let lasted = self.waits_for_others(now);
+            self.try_again(now, lasted);
+        }
+        starves
+    }
+
     /// What was not taken for so long is tried again without a round.
     fn try_again(&mut self, now: Instant, lasted: Duration) {
         let again = now + (lasted / 4).clamp(RETRY_AFTER, RETRY_AFTER_MAX);
@@ -392,10 +402,8 @@ impl Transport for Ofi {
     fn stalls(&mut self, connection: &mut Connection<Route>, now: Instant) -> Result<(), Fault> {
         let Connection { route, lifeline, .. } = connection;
         route.waits = true;
-        if route.address().is_some_and(|it| self.endpoint().sends().waits_for_others(it)) {
+        if route.address().is_some_and(|it| self.starves(it, now)) {
             route.stalled = None;
-            let lasted = self.waits_for_others(now);
-            self.try_again(now, lasted);
             return Ok(());
         }
         let stall = route.stalled.get_or_insert_with(|| Stall::begin(now));

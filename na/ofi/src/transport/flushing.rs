@@ -61,11 +61,15 @@ fn has_gone(context: &mut OfiContext, broken: &mut Vec<(u32, Fault)>) -> bool {
             transport.asks = true;
             let asked = exchange::acknowledge(link, transport);
             transport.asks = false;
-            // What is not taken now is tried again.
-            if let Step::Broken(fault) = asked {
-                broken.push((place, fault));
-                awaited.remove(&address);
-                continue;
+            match asked {
+                Step::Broken(fault) => {
+                    broken.push((place, fault));
+                    awaited.remove(&address);
+                    continue;
+                }
+                // It is asked again at a later time; where its own frames are out, when one of them comes back.
+                Step::Stalled => _ = transport.starves(address, Instant::now()),
+                Step::Left | Step::Idle => {}
             }
         }
         is_over = false;
