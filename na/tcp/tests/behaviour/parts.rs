@@ -20,18 +20,18 @@ fn crowd(count: usize) -> (End, Vec<TcpStream>) {
     (target, raws)
 }
 
-/// Each says a bit in turn, until all has come from all.
+/// Each says a bit in turn, until all has come from all. No time passes.
 fn alternately(target: &mut End, raws: &[TcpStream]) {
     let start = std::time::Instant::now();
     for bit in frame(UNEXPECTED, 0, &[7; LONG]).chunks(16 << 10) {
         for mut raw in raws {
             raw.write_all(bit).unwrap();
-            target.round();
+            target.round_at(start);
         }
     }
     for _ in raws {
         while target.take(arrived).is_none() {
-            target.round();
+            target.round_at(start);
             in_time!(start);
         }
     }
