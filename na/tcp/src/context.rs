@@ -38,7 +38,7 @@ use crate::{
     inbox::Inbox,
     link::{Link, Links, State, Way},
     pace::Pace,
-    parts::Parts,
+    part::Parts,
     settings::LIMITS,
     shared::{Listening, Shared},
     transfers::next_piece,

@@ -81,6 +81,7 @@ mod link;
 mod offer;
 mod outbound;
 mod pace;
+mod part;
 mod parts;
 mod plugin;
 mod post;

@@ -14,6 +14,7 @@ use hg_na::GoneReason;
 
 use crate::{
     context::{TcpContext, Timer},
+    part::Part,
     wire::Wire,
 };
 
@@ -21,23 +22,6 @@ use crate::{
 const STANDS: Duration = Duration::from_secs(1);
 /// Bytes in that time with which it does not.
 const STEP: u64 = 4096;
-
-/// Of one connection.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
-    bytes: u64,
-    /// When it had come on last, and what the connection had received by then.
-    since: Instant,
-    received: u64,
-}
-
-/// Of all connections of a context.
-#[derive(Debug, Default)]
-pub(crate) struct Parts {
-    bytes: u64,
-    /// The time of the next look is set.
-    is_timed: bool,
-}
 
 impl TcpContext {
     /// Counts what a connection has received in part.

@@ -32,7 +32,7 @@ use crate::{
     inbound::Inbound,
     kernel::{answers, repeat_within},
     outbound::{Outbound, Piece},
-    parts::Part,
+    part::Part,
 };
 
 /// Bytes that one flush writes before others have their turn.
