@@ -195,6 +195,10 @@ impl Driver<'_> {
         let Some(known) = self.acquaintances.0.get_mut(&address) else { return };
         let Ok(drawn) = draw() else { return };
         let nonce = *known.nonce.get_or_insert(drawn);
+        if let Telling::Asked { group: shared, from, .. } = &mut known.telling {
+            // A group that it is in, which the one that it was asked in may not be.
+            (*shared, *from) = (group, member.own);
+        }
         self.inbox.expect(nonce);
         self.meet(&address, group, Meeting::Prove { challenge, nonce });
         self.ask(&address); // It had not begun when it was asked, perhaps.

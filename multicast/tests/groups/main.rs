@@ -509,6 +509,25 @@ fn a_receiver_that_comes_again_at_its_old_address_is_met_again_by_those_that_kne
     }
 }
 
+/// Its root asks there in that group's name who it is, and is not heard.
+#[test]
+fn a_group_that_nobody_else_has_begun_keeps_up_no_other_one_of_the_same_members() {
+    let _watchdog = Watchdog::start();
+    let members = Members::open(URLS[0], 2);
+    let own = |(own, id)| {
+        let allocate = |_: hg_multicast::Incoming<'_>| Ok(Destination::Allocate);
+        let process = &members.processes[own as usize];
+        process.group(id, &members.addresses, own, Options::default(), allocate).unwrap()
+    };
+    let [alone, both] = [(); 2].map(|()| GroupId::random().unwrap());
+    let _alone = own((0, alone));
+    let groups = [own((0, both)), own((1, both))];
+    let sending = groups[0].send(bytes(1, 100_000), b"").unwrap();
+    assert!(take(&groups[1]).data.into_vec().unwrap() == Some(bytes(1, 100_000)));
+    sending.wait().unwrap();
+    close(groups.into());
+}
+
 #[test]
 fn what_cannot_be_is_refused_in_words() {
     let _watchdog = Watchdog::start();

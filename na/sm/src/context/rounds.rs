@@ -101,9 +101,9 @@ impl SmContext {
     ) -> Result<bool, Error> {
         let mut moved = taken > 0;
         self.ahead = 0;
+        self.has_chores |= now >= self.poll_at;
         if moved {
             self.empty_rounds = 0;
-            self.has_chores |= now >= self.poll_at;
         } else {
             self.empty_rounds += 1;
             self.has_chores |= self.empty_rounds >= self.poll_after;
@@ -140,9 +140,11 @@ impl SmContext {
             self.empty_rounds = 0;
             self.poll_at = now + POLL_EVERY;
             self.waiter.poll()?;
-            let knew_nothing = is_empty && !self.waiter.has_ready() && !self.hot.is_empty();
-            self.poll_after =
-                if knew_nothing { POLL_EMPTY_MAX.min(self.poll_after * 2) } else { POLL_EMPTY_MIN };
+            if self.waiter.has_ready() || self.hot.is_empty() {
+                self.poll_after = POLL_EMPTY_MIN;
+            } else if is_empty {
+                self.poll_after = POLL_EMPTY_MAX.min(self.poll_after * 2);
+            }
         }
         Ok(())
     }
