@@ -13,8 +13,9 @@ use crate::{
 
 /// What is due by then is waited for.
 const SOON: Duration = Duration::from_millis(5);
-/// Rounds that find nothing after which nothing is taken any more.
+/// Rounds that find nothing for so long after which nothing is taken any more: who carries messages in a thread of its own may not have a core.
 const STUCK_AFTER: usize = 200;
+const STUCK_FOR: Duration = Duration::from_millis(20);
 /// Times in a row that room is told and the next post is refused all the same: only another post may have taken it.
 const VAIN_MAX: usize = 50;
 /// Messages that one peer may be sent before it takes any.
@@ -50,11 +51,17 @@ pub(crate) fn fill(node: &mut Node, mut post: impl FnMut(&mut Node) -> Outcome<b
 
 /// Whether room is told before nothing moves any more, nor will before long.
 fn wait_for_room(node: &mut Node) -> Outcome<bool> {
-    let mut idle = 0;
+    let (mut idle, mut moved_at) = (0, Instant::now());
     let has_due =
         |node: &Node| node.context.next_deadline().is_some_and(|at| at <= Instant::now() + SOON);
-    while (idle < STUCK_AFTER || has_due(node)) && node.rooms.is_empty() {
-        idle = if node.progress()? { 0 } else { idle + 1 };
+    while (idle < STUCK_AFTER || moved_at.elapsed() < STUCK_FOR || has_due(node))
+        && node.rooms.is_empty()
+    {
+        if node.progress()? {
+            (idle, moved_at) = (0, Instant::now());
+        } else {
+            idle += 1;
+        }
     }
     Ok(node.rooms.pop_front().is_some())
 }
