@@ -331,6 +331,9 @@ impl<'e> Driver<'e> {
                 }
             }
             Action::Failed { member: by, why } => {
+                // What was said of it leaves before its user hears, who may end this process at once.
+                self.engine.progress(Duration::ZERO);
+                let Some(member) = self.members.get_mut(&id) else { return };
                 let is_through = member.failed(by, why);
                 self.forget_moves(id);
                 if is_through {
