@@ -54,13 +54,9 @@ impl TcpContext {
             return Ok(());
         }
         let most = self.shared.settings.bounds.max_held;
-        let greedy = self.links.withhold(peer, len, most, &mut self.finished);
-        self.send_away(wire, greedy)
-    }
-
-    /// Ends the peer that takes most memory, which is perhaps at the other end of this connection.
-    fn send_away(&mut self, wire: &Wire, greedy: Option<Peer>) -> Result<(), Fate> {
-        let Some(greedy) = greedy else { return Ok(()) };
+        let Some(greedy) = self.links.withhold(peer, len, most, &mut self.finished) else {
+            return Ok(());
+        };
         let why =
             GoneReason::Exhausted("its requests took too much memory while they waited".into());
         if wire.slots.iter().any(|slot| slot.peer == Some(greedy)) {
