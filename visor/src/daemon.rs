@@ -40,9 +40,11 @@ const FLUSH_LOOK: Duration = Duration::from_millis(10);
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// Which of its two contexts.
-type Way = usize;
-const LOCAL: Way = 0;
-const NETWORK: Way = 1;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Local,
+    Network,
+}
 
 /// One of its two contexts, and who is who there.
 #[derive(Debug)]
@@ -159,7 +161,7 @@ impl Daemon {
     /// Its address in the network, which is part of its applications' addresses.
     #[must_use]
     pub fn address(&self) -> &Address {
-        self.sides[NETWORK].context.address()
+        self.sides[Way::Network as usize].context.address()
     }
 
     /// What ends [`Daemon::run`] from another thread.
@@ -205,9 +207,9 @@ impl Daemon {
         self.switch.handle_timeout(now);
         let mut moved = false;
         // The network last: it sends at the beginning of its round.
-        for way in [LOCAL, NETWORK] {
+        for way in [Way::Local, Way::Network] {
             let mut batch = std::mem::take(&mut self.batch);
-            moved |= self.sides[way].context.progress(now, &mut batch)?;
+            moved |= self.sides[way as usize].context.progress(now, &mut batch)?;
             for completion in batch.drain(..) {
                 self.take(way, completion);
             }
@@ -237,12 +239,12 @@ impl Daemon {
                 }
             }
             Completion::Room { peer } => {
-                if let Some(Some(key)) = self.sides[way].parties.get(&peer).copied() {
+                if let Some(Some(key)) = self.sides[way as usize].parties.get(&peer).copied() {
                     self.switch.has_room(key);
                 }
             }
             Completion::Gone { peer, reason } => {
-                if let Some(Some(key)) = self.sides[way].parties.remove(&peer) {
+                if let Some(Some(key)) = self.sides[way as usize].parties.remove(&peer) {
                     self.legs.remove(&key);
                     self.switch.gone(key, &reason);
                 }
@@ -254,13 +256,13 @@ impl Daemon {
 
     /// Who has sent something: a newcomer, maybe.
     fn party(&mut self, way: Way, peer: Peer) -> Option<PartyKey> {
-        if let Some(known) = self.sides[way].parties.get(&peer) {
+        if let Some(known) = self.sides[way as usize].parties.get(&peer) {
             return *known;
         }
-        let key = if way == NETWORK {
+        let key = if way == Way::Network {
             self.switch.node_arrived()
         } else {
-            let identity = self.sides[LOCAL].context.identity(peer);
+            let identity = self.sides[Way::Local as usize].context.identity(peer);
             let quota = self.config.quota(&identity);
             self.switch.arrived(identity, quota)
         };
@@ -269,7 +271,7 @@ impl Daemon {
     }
 
     fn meet(&mut self, way: Way, peer: Peer, key: PartyKey) {
-        self.sides[way].parties.insert(peer, Some(key));
+        self.sides[way as usize].parties.insert(peer, Some(key));
         self.legs.insert(key, Leg { way, peer, held: 0 });
     }
 
@@ -279,15 +281,19 @@ impl Daemon {
         while let Some(effect) = self.switch.next_effect() {
             moved = true;
             match effect {
-                Effect::Dial(key, address) => match self.sides[NETWORK].context.lookup(&address) {
-                    Ok(peer) => match self.sides[NETWORK].parties.get(&peer).copied() {
+                Effect::Dial(key, address) => match self.sides[Way::Network as usize]
+                    .context
+                    .lookup(&address)
+                {
+                    Ok(peer) => match self.sides[Way::Network as usize].parties.get(&peer).copied()
+                    {
                         // The network takes several spellings of an address for one.
                         Some(Some(known)) => self.switch.is_known(key, known),
                         Some(None) => {
                             let why = "its last connection is just being closed: call again";
                             self.switch.gone(key, &GoneReason::Unreachable(why.into()));
                         }
-                        None => self.meet(NETWORK, peer, key),
+                        None => self.meet(Way::Network, peer, key),
                     },
                     Err(error) => {
                         let why = GoneReason::Unreachable(error.to_string().into());
@@ -298,7 +304,7 @@ impl Daemon {
                     let Some(Leg { way, peer, .. }) = self.legs.get(&key).copied() else {
                         continue;
                     };
-                    let who = self.sides[way].context.identity(peer);
+                    let who = self.sides[way as usize].context.identity(peer);
                     tracing::warn!(?who, why, "disconnected");
                     self.disconnect(key);
                 }
@@ -316,7 +322,7 @@ impl Daemon {
     /// Whoever is there is heard no more.
     fn disconnect(&mut self, key: PartyKey) {
         if let Some(Leg { way, peer, .. }) = self.legs.remove(&key) {
-            let side = &mut self.sides[way];
+            let side = &mut self.sides[way as usize];
             side.parties.insert(peer, None);
             side.context.forget(peer);
         }
@@ -350,7 +356,7 @@ impl Daemon {
         }
         let count = count_of(&frame);
         let op = Op::SendUnexpected { to: leg.peer, message: frame };
-        match self.sides[leg.way].context.post(token(key, count), op) {
+        match self.sides[leg.way as usize].context.post(token(key, count), op) {
             Ok(_) => {
                 leg.held += count;
                 self.switch.left(follows);
