@@ -15,11 +15,13 @@ job() {
     echo "test $name ... FAILED"
   fi
 }
-echo "running 2 tests"
+echo "running 3 tests"
 job threads_of_two_processes_call_one_another \
   ./invoke-runner --local 2 --force --threads 2 --count 2000 --url verbs://rxe0
 job ranks_of_two_nodes_shuffle \
   ./shuffle-runner --local 4 --force --nodes 2x2 --count 2000 --url verbs://rxe0 --local-url verbs://rxe0
+job objects_to_members_over_a_card \
+  ./multicast-runner --local 4 --size 1,64K,4M --block-size 256K --schedule pipeline,tree --count 3 --url verbs://rxe0
 result=ok
 [ "$failed" -eq 0 ] || result=FAILED
 echo
