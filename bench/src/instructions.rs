@@ -143,10 +143,13 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     report::print(json, &figures)?;
     if arguments.profile {
         let (how, calls) = (kinds[0], arguments.whole_batches());
-        let inside =
-            Some(if how == How::Notified { "*invoke*counted*" } else { "*instructions*stepped*" });
-        let profile = arguments.count(&own, how, calls, inside)?.profile()?;
-        print_profile(&profile, f64::from(calls) * SIDES)?;
+        let (inside, others) = if how == How::Notified {
+            ("*invoke*counted*", 0)
+        } else {
+            ("*instructions*stepped*", WARM_UP.next_multiple_of(arguments.inflight))
+        };
+        let profile = arguments.count(&own, how, calls, Some(inside))?.profile()?;
+        print_profile(&profile, f64::from(calls + others) * SIDES)?;
     }
     Ok(())
 }
@@ -222,6 +225,8 @@ fn steps<'e>(
     (target, origin, peer): (&hg::Engine, &'e hg::Engine, &hg::Peer),
     call: impl Fn(u64) -> hg::Call<'e, echo>,
 ) -> Result<(), Error> {
+    // Called from one place, a call is a part of the loop, as it is in a program: the first ones are not counted apart.
+    let calls = WARM_UP.next_multiple_of(arguments.inflight) + arguments.calls;
     let in_turns = |value| in_turns(target, origin, call(value), value);
     in_turns(0)?;
     if origin.way_of(peer) != "sm" {
@@ -229,15 +234,12 @@ fn steps<'e>(
             let why = "over a network, calls are counted one by one: --inflight 1";
             return Err(Error::Impossible(why.to_owned()));
         }
-        (0..WARM_UP.into()).try_for_each(in_turns)?;
-        return stepped(arguments.calls, in_turns);
+        return stepped(calls, in_turns);
     }
-    let once = |value| stepped_once(target, &call, value);
-    (0..WARM_UP.into()).try_for_each(once)?;
     if arguments.inflight > 1 {
-        return stepped_batches(target, call, arguments.inflight, arguments.calls);
+        return stepped_batches(target, call, arguments.inflight, calls);
     }
-    stepped(arguments.calls, once)
+    stepped(calls, |value| stepped_once(target, &call, value))
 }
 
 /// A call that takes many rounds on both sides: the first one to a peer, and every one over a network.
@@ -307,7 +309,7 @@ fn stepped_batches<'e>(
 /// Functions and lines of a profile that are printed.
 const ROWS: usize = 40;
 
-/// Calls before those that are counted.
+/// Calls before those that make the difference.
 const WARM_UP: u32 = 1_000;
 
 /// Of the calls that have one.
