@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     config::Config,
     idle::Idle,
-    machine::{Effect, Outgoing, PartyKey, Switch},
+    machine::{Effect, Outgoing, PartyKey, STRANGERS, Switch},
     metrics::Metrics,
     network::plugin_of,
     wire::{FRAME_MAX, FRAME_MIN},
@@ -34,6 +34,8 @@ const COUNTED: usize = 16 << 10;
 const COUNT_BITS: u32 = 4;
 
 const _: () = assert!(1 + FRAME_MAX / COUNTED < 1 << COUNT_BITS);
+/// So long after something came from applications it looks who else has connected, and said nothing.
+const STRANGERS_LOOK: Duration = Duration::from_millis(500);
 /// Looks whether all has left, when it ends.
 const FLUSH_LOOK: Duration = Duration::from_millis(10);
 /// So long what has not left may take when it ends: somebody may not take it.
@@ -78,6 +80,8 @@ pub struct Daemon {
     metrics: Option<Metrics>,
     /// When what is left is ended.
     end: Option<Instant>,
+    /// When it looks who has connected and said nothing.
+    strangers_at: Option<Instant>,
     batch: Vec<Completion>,
 }
 
@@ -121,9 +125,11 @@ impl Daemon {
             return Err(Error::Unsupported("a network without messages of 16 KiB"));
         }
         let network = domain.context(0)?;
+        // Strangers have places of their own: whoever asks is answered, however many applications there are.
+        let max_peers = config.max_applications.saturating_add(2 * STRANGERS);
         let mut options = OpenOptions::listening()
             .with("regions", "off")
-            .with("max-peers", &config.max_applications.to_string());
+            .with("max-peers", &max_peers.to_string());
         if let Some(allowed) = config.allowed() {
             options = options.with("allow-uid", &allowed);
         }
@@ -154,6 +160,7 @@ impl Daemon {
             metrics,
             stop: Arc::default(),
             end: None,
+            strangers_at: None,
             batch: Vec::new(),
         })
     }
@@ -195,7 +202,8 @@ impl Daemon {
                 idle.came_back(now.elapsed());
             } else if !self.switch.is_ready() {
                 idle.slept();
-                let due = [self.end, self.switch.next_deadline()].into_iter().flatten().min();
+                let due = [self.end, self.strangers_at, self.switch.next_deadline()];
+                let due = due.into_iter().flatten().min();
                 self.sleep(due.map(|due| due.saturating_duration_since(now)))?;
             }
         }
@@ -204,12 +212,20 @@ impl Daemon {
 
     /// One round of both sides; says whether anything moved.
     fn round(&mut self, now: Instant) -> Result<bool, Error> {
+        if self.strangers_at.is_some_and(|at| at <= now) {
+            self.strangers_at = None;
+            self.meet_strangers();
+        }
         self.switch.handle_timeout(now);
         let mut moved = false;
         // The network last: it sends at the beginning of its round.
         for way in [Way::Local, Way::Network] {
             let mut batch = std::mem::take(&mut self.batch);
-            moved |= self.sides[way as usize].context.progress(now, &mut batch)?;
+            let found = self.sides[way as usize].context.progress(now, &mut batch)?;
+            if found && way == Way::Local {
+                self.strangers_at.get_or_insert(now + STRANGERS_LOOK);
+            }
+            moved |= found;
             for completion in batch.drain(..) {
                 self.take(way, completion);
             }
@@ -268,6 +284,13 @@ impl Daemon {
         };
         self.meet(way, peer, key);
         Some(key)
+    }
+
+    /// Whoever has connected is somebody, although he says nothing: his time begins.
+    fn meet_strangers(&mut self) {
+        for peer in self.sides[Way::Local as usize].context.connected() {
+            self.party(Way::Local, peer);
+        }
     }
 
     fn meet(&mut self, way: Way, peer: Peer, key: PartyKey) {

@@ -5,7 +5,7 @@ use hg_na::GoneReason;
 
 use super::{
     Follows, Outgoing, Switch, Wrong,
-    party::{ConnectionKey, End, PartyKey, Role, Said},
+    party::{ConnectionKey, End, Party, PartyKey, Role, Said},
 };
 use crate::wire::{self, Header, YOURS};
 
@@ -56,7 +56,8 @@ impl Switch {
         self.settle(key);
     }
 
-    /// Answers whoever has closed, once the other end is over; forgets what is over.
+    /// Answers whoever has closed, once the other end is over; forgets what is over. A daemon that was called is answered as soon as the
+    /// opener has been told: who opens knows what counts to his quota, and may fill nothing else.
     fn settle(&mut self, key: ConnectionKey) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         let ends = &connection.ends;
@@ -64,15 +65,18 @@ impl Switch {
             self.forget(key);
             return;
         }
-        let Some(over) = ends.iter().position(End::is_over) else { return };
-        let (gone, id) = (ends[over].party, ends[over].id);
+        let is_called = |key| self.parties.get(key).is_some_and(Party::is_node);
+        let is_told = ends[0].said == Said::Sent && is_called(&ends[1].party);
+        let is_over = |at: &usize| ends[*at].is_over() || *at == 0 && is_told;
+        let Some(over) = [1, 0].into_iter().find(is_over) else { return };
+        let (gone, id, is_over) = (ends[over].party, ends[over].id, ends[over].is_over());
         let end = &mut connection.ends[1 - over];
         if end.has_closed && end.said == Said::Nothing {
             end.said = Said::Queued;
             let (to, frame) = (end.party, wire::close(end.id ^ YOURS, &GoneReason::Closed));
             self.queue(gone, to, Outgoing { frame, follows: Follows::Closed(key, 1 - over) });
         }
-        if let Some(party) = self.parties.get_mut(&gone) {
+        if is_over && let Some(party) = self.parties.get_mut(&gone) {
             party.remove(id, key);
         }
     }
@@ -107,6 +111,7 @@ impl Switch {
         if gone.is_called {
             self.heard_of(party);
         }
+        let calls = gone.unanswered.into_keys();
         for (key, side) in gone.ends.into_values() {
             if let Some(connection) = self.connections.get_mut(&key) {
                 let end = &mut connection.ends[side];
@@ -115,5 +120,6 @@ impl Switch {
             self.close_end(key, 1 - side, reason);
             self.settle(key);
         }
+        calls.for_each(|call| self.leave_unwanted(call));
     }
 }

@@ -10,6 +10,7 @@ mod fuzzing;
 mod idle;
 mod opening;
 mod party;
+mod patience;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ pub use fuzzing::{fuzz_applications, fuzz_daemons};
 pub(crate) use idle::IDLE;
 use party::{Connection, ConnectionKey, End, Party, Role};
 pub(crate) use party::{PartyKey, Quota};
+pub(crate) use patience::STRANGERS;
 
 use crate::wire::{
     FRAME_MAX, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, cost, rename,
@@ -59,7 +61,7 @@ pub(crate) struct Switch {
     node: Address,
     /// Who may have it drained, besides root.
     owner: Option<u32>,
-    /// Applications, and connections of each, as its reports say.
+    /// Applications that there may be, and connections of each, as its reports say.
     pub(crate) limits: [u32; 2],
     /// Longest frame in bytes that its network takes.
     pub(crate) frame_max: usize,
@@ -109,7 +111,7 @@ impl Switch {
         Self {
             node,
             owner,
-            limits: [0; 2],
+            limits: [u32::MAX; 2],
             frame_max: FRAME_MAX,
             metrics: None,
             idle: IDLE,
@@ -155,10 +157,14 @@ impl Switch {
     /// A frame has come. Whoever has broken the protocol is ended.
     pub(crate) fn handle(&mut self, from: PartyKey, frame: Message) {
         if let Err(wrong) = self.take(from, frame) {
-            self.counts.disconnected += 1;
-            self.effects.push_back(Effect::HangUp(from, wrong));
-            self.gone(from, &GoneReason::Misbehaved(wrong.into()));
+            self.send_away(from, wrong);
         }
+    }
+
+    fn send_away(&mut self, key: PartyKey, wrong: Wrong) {
+        self.counts.disconnected += 1;
+        self.effects.push_back(Effect::HangUp(key, wrong));
+        self.gone(key, &GoneReason::Misbehaved(wrong.into()));
     }
 
     fn take(&mut self, from: PartyKey, frame: Message) -> Result<(), Wrong> {
@@ -198,15 +204,22 @@ impl Switch {
         self.parties.get_mut(&key).ok_or("nobody")
     }
 
-    /// The end of a connection that a frame names, while both ends are live. One that has ended here is none: its sender does not
-    /// know it yet.
-    fn live(&self, from: PartyKey, id: u32) -> Option<(ConnectionKey, usize)> {
-        let end = *self.parties.get(&from)?.ends.get(&id)?;
-        self.connections.get(&end.0)?.ends.iter().all(End::is_live).then_some(end)
+    /// The end of a connection that a frame names, while both ends are live: otherwise nothing, since its sender may not know it yet.
+    ///
+    /// # Errors
+    /// There is none that it may name. An id is its connection's until each side has sent and got `Close`.
+    fn live(&self, from: PartyKey, id: u32) -> Result<Option<(ConnectionKey, usize)>, Wrong> {
+        let end = self.parties.get(&from).and_then(|it| it.ends.get(&id));
+        let (key, side) = *end.ok_or("a frame of no connection")?;
+        let ends = &self.connections.get(&key).ok_or("a frame of no connection")?.ends;
+        if ends[side].has_closed {
+            return Err("a frame of a connection that it has closed");
+        }
+        Ok(ends.iter().all(End::is_live).then_some((key, side)))
     }
 
     fn data(&mut self, from: PartyKey, id: u32, frame: Message) -> Result<(), Wrong> {
-        let Some((key, side)) = self.live(from, id) else { return Ok(()) };
+        let Some((key, side)) = self.live(from, id)? else { return Ok(()) };
         let Some(connection) = self.connections.get_mut(&key) else { return Ok(()) };
         if !connection.is_open {
             return Err("data before the connection was there");
@@ -229,7 +242,7 @@ impl Switch {
     }
 
     fn window(&mut self, from: PartyKey, header: Header, mut frame: Message) -> Result<(), Wrong> {
-        let Some((key, side)) = self.live(from, header.id) else { return Ok(()) };
+        let Some((key, side)) = self.live(from, header.id)? else { return Ok(()) };
         let Some(connection) = self.connections.get_mut(&key) else { return Ok(()) };
         if frame.len() > HEADER_LEN {
             return Err("bytes where there are none");
@@ -373,7 +386,8 @@ impl Switch {
 
     /// Ends what is left, and tells all who wanted that.
     pub(crate) fn end(&mut self) {
-        let left: Vec<ConnectionKey> = self.connections.keys().copied().collect();
+        let awaited = self.connections.iter().filter(|(_, it)| !it.is_given_up);
+        let left: Vec<ConnectionKey> = awaited.map(|(key, _)| *key).collect();
         let why = GoneReason::Unreachable("its daemon was drained, and waits no longer".into());
         for key in &left {
             self.close_end(*key, 0, &why);
@@ -402,7 +416,8 @@ impl Switch {
 
     /// Whether it was told to end, and nothing is left to be done.
     pub(crate) fn is_drained(&self) -> bool {
-        self.is_draining && self.connections.is_empty() && self.bytes() == 0
+        let is_over = self.connections.values().all(|it| it.is_given_up);
+        self.is_draining && is_over && self.bytes() == 0
     }
 
     /// Bytes of memory that waits to be sent.

@@ -19,9 +19,12 @@ impl Switch {
             return Err("a name that is none");
         }
         let refusal = if self.is_draining {
-            Some((Refusal::Other, "it is being drained, and takes nobody"))
+            Some((Refusal::Other, "it is being drained, and takes nobody".to_owned()))
         } else if self.names.contains_key(hello.name) {
-            Some((Refusal::NameInUse, "another application has this name"))
+            Some((Refusal::NameInUse, "another application has this name".to_owned()))
+        } else if self.names.len() >= self.limits[0] as usize {
+            let why = format!("it has {} applications, its `max-applications`", self.names.len());
+            Some((Refusal::Other, why))
         } else {
             None
         };
@@ -33,7 +36,7 @@ impl Switch {
             if !party.flows.is_empty() {
                 return Err("greetings without taking the answers");
             }
-            party.say(refusal.frame(sentence));
+            party.say(refusal.frame(&sentence));
         } else {
             let quota = u64::from(party.quota.connections);
             party.role = Role::Application { name: name.clone(), listens: hello.listens };
@@ -138,7 +141,9 @@ impl Switch {
             self.reach((from, key), &target);
         } else if let Some(party) = self.parties.get_mut(&from) {
             party.waiting.insert(key, target);
-            self.callers.insert(from);
+            if party.unanswered.values().any(|wanted| *wanted == 0) {
+                self.callers.insert(from);
+            }
         }
     }
 
@@ -172,10 +177,14 @@ impl Switch {
             return;
         }
         let unwanted = party.unanswered.extract_if(|_, wanted| *wanted == 0);
-        for (key, _) in unwanted.collect::<Vec<_>>() {
-            if self.parties.get(&key).is_some_and(|it| is_idle(it, &self.connections)) {
-                self.leave(key);
-            }
+        let unwanted = unwanted.map(|(key, _)| key).collect::<Vec<_>>();
+        unwanted.into_iter().for_each(|key| self.leave_unwanted(key));
+    }
+
+    /// Leaves a daemon that has not answered, unless somebody wants it.
+    pub(super) fn leave_unwanted(&mut self, key: PartyKey) {
+        if self.parties.get(&key).is_some_and(|it| it.is_called && is_idle(it, &self.connections)) {
+            self.leave(key);
         }
     }
 
@@ -185,7 +194,9 @@ impl Switch {
             && let Some(wanted) = party.unanswered.get_mut(&node)
         {
             *wanted -= 1;
-            self.callers.insert(from);
+            if *wanted == 0 {
+                self.callers.insert(from);
+            }
         }
     }
 
@@ -231,7 +242,7 @@ impl Switch {
         while let Some(Outgoing { frame, .. }) = flows.pop() {
             let id = Header::decode(frame.as_slice()).map_or(0, |(header, _)| header.id ^ YOURS);
             // What is of no connection that is live is no `Open` either.
-            if let Some((key, side)) = self.live(party, id) {
+            if let Ok(Some((key, side))) = self.live(party, id) {
                 let Some(connection) = self.connections.get_mut(&key) else { continue };
                 let from = connection.ends[1 - side].party;
                 connection.ends[side] = End::nobody();
@@ -268,7 +279,8 @@ impl Switch {
             party.add(id, (key, 0));
         }
         let ends = [End::live(from, id), End::nobody()];
-        self.connections.insert(key, Connection { ends, is_open, frame_max });
+        let connection = Connection { ends, is_open, is_given_up: false, frame_max };
+        self.connections.insert(key, connection);
         key
     }
 
@@ -293,11 +305,10 @@ impl Switch {
 
     /// Another daemon says that a connection is there, and how long its frames may be.
     pub(super) fn opened(&mut self, from: PartyKey, id: u32, word: u64) -> Result<(), Wrong> {
-        let end = self.party(from)?.ends.get(&id).copied();
-        let Some(connection) = end.and_then(|(key, _)| self.connections.get_mut(&key)) else {
-            return Ok(());
-        };
-        if end.is_some_and(|(_, side)| side == 0) || connection.is_open {
+        self.live(from, id)?;
+        let (key, side) = *self.party(from)?.ends.get(&id).ok_or("a connection of nobody's")?;
+        let Some(connection) = self.connections.get_mut(&key) else { return Ok(()) };
+        if side == 0 || connection.is_open {
             return Err("a connection that is there already");
         }
         connection.frame_max = frame_len(word, connection.frame_max)?;

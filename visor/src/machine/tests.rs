@@ -1,6 +1,8 @@
 //! Single decisions of the switch; what random events come to is `simulation`'s.
 
+mod bounds;
 mod opening;
+mod shares;
 mod simulation;
 
 use std::time::{Duration, Instant};
@@ -134,22 +136,6 @@ fn whoever_breaks_the_rules_is_ended_and_its_peer_is_told() {
         assert!(switch.connections.is_empty() && !switch.names.contains_key("a/0"), "wrong {at}");
         assert!(!hung_up(switch, b));
     }
-}
-
-#[test]
-fn ids_that_have_ended_or_never_were_reach_nobody() {
-    let switch = &mut switch();
-    let ((a, _), (b, b_id)) = connected(switch);
-    let c = application(switch, "c/0");
-    for id in [b_id, 1, 77, 77 | YOURS] {
-        for frame in [data(id, 5), Header::new(Kind::Window, id, 1 << 16).frame(&[])] {
-            switch.handle(c, frame);
-        }
-    }
-    switch.handle(c, Header::new(Kind::Close, b_id, 0).frame(&[]));
-    assert!(hung_up(switch, c), "who closes knows what");
-    assert!(kind(switch, a).is_none() && kind(switch, b).is_none() && kind(switch, c).is_none());
-    assert_eq!(switch.connections.len(), 1);
 }
 
 #[test]

@@ -14,26 +14,40 @@ use hg_na_sm::SmPlugin;
 use hg_visor::VisorPlugin;
 use watchdog::{Watchdog, until};
 
-use crate::common::{Daemon, echo, engine, listening};
+use crate::common::{Daemon, echo, engine, listening, through};
+
+/// Who may be connected and say nothing, for a while.
+const STRANGERS_MAX: usize = 256;
 
 /// A process of its own kind: an `sm` context that says what it likes.
-struct Liar {
+pub(crate) struct Liar {
     context: Box<dyn Context>,
     daemon: Peer,
-    heard: Vec<Vec<u8>>,
-    gone: Option<GoneReason>,
+    pub(crate) heard: Vec<Vec<u8>>,
+    pub(crate) gone: Option<GoneReason>,
 }
 
 impl Liar {
-    fn new(daemon: &Daemon) -> Self {
+    /// To the daemon of this name.
+    fn new(daemon: &str) -> Self {
         let url = Address::new("sm://").unwrap();
-        let mut context = SmPlugin.open(&url, &OpenOptions::default()).unwrap().context(0).unwrap();
-        let there = Address::new(&format!("sm://{}", daemon.name)).unwrap();
-        let daemon = context.lookup(&there).unwrap();
+        let options = OpenOptions::default().with("allow-uid", "0");
+        let mut context = SmPlugin.open(&url, &options).unwrap().context(0).unwrap();
+        let daemon = context.lookup(&Address::new(&format!("sm://{daemon}")).unwrap()).unwrap();
         Self { context, daemon, heard: Vec::new(), gone: None }
     }
 
-    fn progress(&mut self) {
+    /// One that is connected, and says nothing to the daemon.
+    fn silent(daemon: &str) -> Self {
+        let mut liar = Self::new(daemon);
+        let message = Message::copied(b"of no sort that daemons take");
+        let op = Op::SendExpected { to: liar.daemon, tag: 1, message };
+        liar.context.post(QUIET, op).unwrap();
+        liar.until("it is connected", |it| it.context.is_connected(it.daemon));
+        liar
+    }
+
+    pub(crate) fn progress(&mut self) {
         let mut done = Vec::new();
         self.context.progress(Instant::now(), &mut done).unwrap();
         for completion in done {
@@ -45,7 +59,14 @@ impl Liar {
         }
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    /// Says it if it can be said now.
+    pub(crate) fn tries(&mut self, bytes: &[u8]) {
+        let op = Op::SendUnexpected { to: self.daemon, message: Message::copied(bytes) };
+        let _accepted_or_not = self.context.post(QUIET, op);
+        self.progress();
+    }
+
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
         let mut message = Message::copied(bytes);
         while self.gone.is_none() {
             let op = Op::SendUnexpected { to: self.daemon, message };
@@ -61,22 +82,23 @@ impl Liar {
         }
     }
 
-    fn hears(&mut self, count: usize) {
-        until("the daemon answers", || {
+    fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        until(what, || {
             self.progress();
-            self.heard.len() >= count
+            is_so(self)
         });
+    }
+
+    pub(crate) fn hears(&mut self, count: usize) {
+        self.until("the daemon answers", |it| it.heard.len() >= count);
     }
 
     fn is_sent_away(&mut self) {
-        until("the liar is sent away", || {
-            self.progress();
-            self.gone.is_some()
-        });
+        self.until("the liar is sent away", |it| it.gone.is_some());
     }
 
     /// As an application of this name.
-    fn greeted(daemon: &Daemon, name: &str) -> Self {
+    pub(crate) fn greeted(daemon: &str, name: &str) -> Self {
         let mut liar = Self::new(daemon);
         let mut hello = frame(1, 0, 0);
         hello.extend([4, 0, 0, 0, 1]);
@@ -89,15 +111,16 @@ impl Liar {
 }
 
 /// A header, as `wire.rs` has it.
-fn frame(kind: u8, id: u32, word: u64) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, id: u32, word: u64) -> Vec<u8> {
     let mut bytes = vec![kind, 0, 0, 0];
     bytes.extend(id.to_le_bytes());
     bytes.extend(word.to_le_bytes());
     bytes
 }
 
-const OPEN: u8 = 4;
-const DATA: u8 = 7;
+pub(crate) const OPEN: u8 = 4;
+pub(crate) const INCOMING: u8 = 5;
+pub(crate) const DATA: u8 = 7;
 const WINDOW: u8 = 8;
 const CLOSE: u8 = 9;
 
@@ -112,23 +135,29 @@ fn whoever_lies_forges_or_floods_is_sent_away_and_nobody_else_notices() {
     };
     honest(0);
     let before = daemon.status();
+    let plugin = VisorPlugin::through(&daemon.name);
+    let url = Address::new("visor://still").unwrap();
+    let domain = plugin.open(&url, &OpenOptions::listening()).unwrap();
+    let mut still = domain.context(0).unwrap();
     for bytes in
         [&b"rubbish"[..], &[0xFF; 16], &[0xFF; 300], &frame(OPEN, 1, 0), &frame(DATA, 1, 0)]
     {
-        let mut liar = Liar::new(&daemon);
+        let mut liar = Liar::new(&daemon.name);
         liar.say(bytes);
         liar.is_sent_away();
         honest(1);
     }
-    let mut liar = Liar::greeted(&daemon, "forger/0");
-    // Ids of connections that are others'.
-    for id in (0..64).flat_map(|it| [it, it | 1 << 31]) {
-        liar.say(&[frame(DATA, id, 0), vec![7; 100]].concat());
-        liar.say(&frame(WINDOW, id, 1 << 16));
+    // Ids of connections that are others', or nobody's.
+    for (number, id) in [0, 1, 1 | 1 << 31, 77].into_iter().enumerate() {
+        for bytes in [[frame(DATA, id, 0), vec![7; 100]].concat(), frame(WINDOW, id, 1 << 16)] {
+            let mut liar = Liar::greeted(&daemon.name, &format!("forger/{number}"));
+            (0..64).for_each(|_| liar.say(&bytes));
+            liar.is_sent_away();
+            honest(2);
+        }
     }
-    honest(2);
-    let text = target.address().to_string();
-    liar.say(&[frame(OPEN, 5, 0), text.clone().into_bytes()].concat());
+    let mut liar = Liar::greeted(&daemon.name, "talker/0");
+    liar.say(&[frame(OPEN, 5, 0), target.address().as_str().into()].concat());
     liar.hears(2);
     let mut flood = [frame(DATA, 5, 0), vec![7; 16_000]].concat();
     flood[1] = 77; // Of no sort that its target knows: the target closes, and nothing worse.
@@ -136,20 +165,29 @@ fn whoever_lies_forges_or_floods_is_sent_away_and_nobody_else_notices() {
     liar.hears(3);
     honest(3);
     drop(liar);
-    let mut liar = Liar::greeted(&daemon, "flooder/0");
-    liar.say(&[frame(OPEN, 5, 0), text.into_bytes()].concat());
+    let mut liar = Liar::greeted(&daemon.name, "flooder/0");
+    liar.say(&[frame(OPEN, 5, 0), still.address().as_str().into()].concat());
     liar.hears(2);
-    // Its target takes what comes, but not at once; nor does this one wait for it.
-    let flood = [frame(DATA, 5, 0), vec![7; 16_000]].concat();
+    // Its target takes nothing meanwhile.
+    let mut flood = [frame(DATA, 5, 0), vec![7; 16_000]].concat();
+    flood[1] = 2; // An expected message.
     for _ in 0..4000 {
         liar.say(&flood);
     }
-    until("the flooder is closed by its target, or sent away", || {
-        liar.progress();
-        liar.gone.is_some() || liar.heard.iter().any(|it| it[0] == CLOSE)
-    });
+    liar.is_sent_away();
     honest(4);
-    drop(liar);
+    let mut said = None;
+    until("its target hears why", || {
+        let mut done = Vec::new();
+        still.progress(Instant::now(), &mut done).unwrap();
+        said = done.into_iter().find_map(|it| match it {
+            Completion::Gone { reason, .. } => Some(reason.to_string()),
+            _ => None,
+        });
+        said.is_some()
+    });
+    assert!(said.as_ref().is_some_and(|it| it.contains("window")), "{said:?}");
+    drop((liar, still, domain));
     daemon.until("nothing is left of them", |status| {
         status["applications"] == before["applications"] && status["connections"] == 1
     });
@@ -166,7 +204,7 @@ fn a_message_that_is_longer_than_any_may_be_costs_its_sender_the_connection() {
     let longest = domain.caps().max_unexpected;
     let mut honest = Vec::new();
     for (number, len) in [(1, longest), (2, longest + 1)] {
-        let mut liar = Liar::greeted(&daemon, &format!("long/{number}"));
+        let mut liar = Liar::greeted(&daemon.name, &format!("long/{number}"));
         liar.say(&[frame(OPEN, 5, 0), target.address().as_str().into()].concat());
         liar.hears(2);
         let mut long = [frame(DATA, 5, 0), vec![7; len]].concat();
@@ -194,6 +232,22 @@ fn a_message_that_is_longer_than_any_may_be_costs_its_sender_the_connection() {
         liar.hears(3);
         assert_eq!(liar.heard[2][0], CLOSE);
     }
+}
+
+#[test]
+fn processes_that_say_nothing_keep_out_nobody_and_the_oldest_are_sent_away() {
+    let _watchdog = Watchdog::start();
+    let daemon = Daemon::with("one", 0, "max-applications = 2\n");
+    let mut silent: Vec<_> = (0..STRANGERS_MAX + 8).map(|_| Liar::silent(&daemon.name)).collect();
+    let (target, origin) = (listening(&daemon, "visor://"), engine(&daemon));
+    let peer = origin.lookup(target.address()).unwrap();
+    assert_eq!(origin.call(echo, &peer, (1,)).wait().unwrap(), 1);
+    assert_eq!(daemon.status()["applications"], 2);
+    let said = through(&daemon.name, "visor://", false).unwrap_err().to_string();
+    assert!(said.contains("max-applications"), "{said}");
+    silent[0].is_sent_away();
+    silent[STRANGERS_MAX + 7].progress();
+    assert!(silent[STRANGERS_MAX + 7].gone.is_none(), "there is room for it");
 }
 
 /// Daemons that are called at a time for one application, and have not answered.
@@ -239,7 +293,7 @@ fn an_application_has_so_many_daemons_called_that_say_nothing_and_others_call_me
     let _watchdog = Watchdog::start();
     let (daemon, far) = (Daemon::start("one", 0), Daemon::start("far", 0));
     let mut silent = Silent::new(3 * UNANSWERED_MAX);
-    let mut liar = Liar::greeted(&daemon, "caller/0");
+    let mut liar = Liar::greeted(&daemon.name, "caller/0");
     for (id, listener) in (1..).zip(&silent.listeners) {
         let target = format!("visor://x/0@tcp://{}", listener.local_addr().unwrap());
         liar.say(&[frame(OPEN, id, 0), target.into_bytes()].concat());

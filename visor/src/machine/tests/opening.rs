@@ -71,10 +71,34 @@ fn a_daemon_that_has_not_answered_is_left_once_nobody_wants_it_any_more() {
     switch.handle_timeout(now + 2 * IDLE);
     assert_eq!(switch.next_effect(), None, "it is waited for");
     switch.gone(a, &GoneReason::Exited);
-    switch.handle_timeout(now + 4 * IDLE);
-    switch.handle_timeout(now + 6 * IDLE);
-    assert_eq!(switch.next_effect(), Some(Effect::Leave(node)));
+    assert_eq!(switch.next_effect(), Some(Effect::Leave(node)), "no time has to pass");
     assert!(switch.parties.is_empty() && switch.connections.is_empty());
+}
+
+#[test]
+fn a_call_of_an_application_that_has_died_goes_on_for_another_one_that_wants_it() {
+    let (mut switch, a, called) = with_calls(1..=2);
+    let switch = &mut switch;
+    let b = application(switch, "b/0");
+    open(switch, b, 1, &there(2));
+    switch.gone(a, &GoneReason::Exited);
+    assert_eq!(left_and_called(switch), (vec![called[0].0], vec![]));
+    switch.gone(b, &GoneReason::Exited);
+    assert_eq!(left_and_called(switch), (vec![called[1].0], vec![]));
+}
+
+#[test]
+fn what_waits_is_looked_through_only_when_something_may_have_its_turn() {
+    let (mut switch, a, _) = with_calls(1..=2);
+    let switch = &mut switch;
+    open(switch, a, 3, &there(3));
+    assert!(switch.callers.is_empty(), "both calls are wanted");
+    open(switch, a, 4, &there(1));
+    close(switch, a, 4);
+    assert!(switch.callers.is_empty(), "they still are");
+    close(switch, a, 1);
+    assert!(!switch.callers.is_empty());
+    assert_eq!(left_and_called(switch).1, ["tcp://there:3"]);
 }
 
 #[test]

@@ -8,6 +8,17 @@ use super::{NODES, World};
 use crate::machine::PartyKey;
 
 impl World {
+    /// What comes first of what is on a way comes out of it.
+    pub(super) fn deliver(&mut self, from: (usize, PartyKey)) -> bool {
+        let Some(leg) = self.legs.get_mut(&from) else { return false };
+        let (there, far) = leg.to;
+        let Some(frame) = leg.frames.pop_front() else { return false };
+        leg.is_heard |= self.switches[there].parties.contains_key(&far);
+        self.switches[there].handle(far, frame);
+        self.switches[from.0].has_room(from.1);
+        true
+    }
+
     /// A daemon ends a way that carries nothing: what it has sent arrives, or does not.
     pub(super) fn leave(&mut self, at: usize, key: PartyKey) {
         let from = (at, key);
@@ -41,6 +52,7 @@ impl World {
         self.now += time;
         for at in 0..NODES {
             self.switches[at].handle_timeout(self.now);
+            self.do_effects(at);
             self.tick(at);
         }
     }
