@@ -83,6 +83,25 @@ impl Process {
         }
     }
 
+    fn file(&self, name: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{name}", self.child.id())).unwrap()
+    }
+
+    fn entries(&self, of: &str) -> usize {
+        std::fs::read_dir(format!("/proc/{}/{of}", self.child.id())).unwrap().count()
+    }
+
+    /// Memory that it has alone, and its part of what it shares with others, without files.
+    pub(crate) fn memory_kib(&self) -> u64 {
+        let text = self.file("smaps_rollup");
+        let part = |line: &str| -> Option<u64> {
+            let rest =
+                line.strip_prefix("Pss_Anon:").or_else(|| line.strip_prefix("Pss_Shmem:"))?;
+            rest.trim().trim_end_matches("kB").trim().parse().ok()
+        };
+        text.lines().filter_map(part).sum()
+    }
+
     /// SIGKILL, and waits until the kernel says that it is dead.
     pub(crate) fn kill(&mut self) {
         let _dead_already = self.child.kill();
@@ -189,7 +208,21 @@ impl Daemon {
 
     /// Descriptors that it has.
     pub(crate) fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.process.child.id())).unwrap().count()
+        self.process.entries("fd")
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.process.entries("task")
+    }
+
+    /// Mappings of shared memory.
+    pub(crate) fn mappings(&self) -> usize {
+        self.process.file("maps").lines().filter(|line| line.contains("memfd:")).count()
+    }
+
+    /// As of [`Process::memory_kib`].
+    pub(crate) fn memory_kib(&self) -> u64 {
+        self.process.memory_kib()
     }
 }
 
@@ -240,6 +273,11 @@ fn application() {
             }
         }
         "user" => crate::users::other_user(daemon, target),
+        "floods" => crate::shares::other_user(daemon, target),
+        "costs" => crate::costs::applications(daemon, target),
+        role if role.starts_with("scribble") => {
+            crate::scribble::liar(&role["scribble".len()..], daemon, target);
+        }
         other => crate::sockets::child(other, daemon, target),
     }
 }

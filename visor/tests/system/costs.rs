@@ -1,10 +1,12 @@
 //! What an application costs that goes through a daemon.
 
+use std::io::{Read as _, Write as _};
+
 use hg_na::{Address, OpenOptions, Plugin as _};
 use hg_visor::VisorPlugin;
 use watchdog::Watchdog;
 
-use crate::common::Daemon;
+use crate::common::{Daemon, Process, echo, length, listening, through};
 
 /// Descriptors of a domain with a context: those of `sm`'s, a set, a doorbell and four of the daemon's.
 const DESCRIPTORS: usize = 6;
@@ -32,4 +34,52 @@ fn a_context_has_six_descriptors_and_no_thread_whatever_it_speaks_to() {
     assert!(after.0 <= before.0 + DESCRIPTORS, "{before:?}, then {after:?}");
     assert_eq!(after.1, before.1);
     drop(context);
+}
+
+/// Applications whose memory is measured, beyond the first, and targets that each calls.
+const APPLICATIONS: u64 = 16;
+const TARGETS: usize = 3;
+/// Of an application, with what its daemon keeps for it: less than twice as much as it takes (94 KiB), and than the 512 KiB that it may.
+const MEMORY_KIB: u64 = 160;
+
+#[test]
+fn an_application_that_has_called_others_costs_little_memory_with_its_daemon_s_part() {
+    let _watchdog = Watchdog::start();
+    let daemon = Daemon::start("one", 0);
+    let targets: Vec<_> = (0..TARGETS).map(|_| listening(&daemon, "visor://")).collect();
+    let addresses: Vec<_> = targets.iter().map(|it| it.address().to_string()).collect();
+    let mut process = Process::application("costs", &daemon.name, &addresses.join(","));
+    let mut memory = || {
+        process.hear("called");
+        let memory = process.memory_kib() + daemon.memory_kib();
+        process.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        memory
+    };
+    let (first, all) = (memory(), memory());
+    let each = all.saturating_sub(first) / APPLICATIONS;
+    assert!(each <= MEMORY_KIB, "{each} KiB each: {first} KiB, then {all}");
+    assert!(each > MEMORY_KIB / 8, "{each} KiB each: it was not measured");
+}
+
+/// What the process does whose applications are measured: one calls, then the others do.
+pub(crate) fn applications(daemon: &str, targets: &str) {
+    let mut engines = Vec::new();
+    for count in [1, APPLICATIONS] {
+        for _ in 0..count {
+            let engine = through(daemon, "visor://", true).unwrap();
+            for target in targets.split(',') {
+                let peer = engine.lookup(target).unwrap();
+                for number in 0..10 {
+                    assert_eq!(engine.call(echo, &peer, (number,)).wait().unwrap(), number);
+                }
+                assert_eq!(
+                    engine.call(length, &peer, (vec![1; 10_000],)).wait().unwrap().0,
+                    10_000
+                );
+            }
+            engines.push(engine);
+        }
+        println!("\ncalled");
+        std::io::stdin().read_exact(&mut [0]).unwrap();
+    }
 }

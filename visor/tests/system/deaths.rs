@@ -1,8 +1,11 @@
 //! Who is killed, and what the others see of it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use hg::{CallError, Engine};
@@ -12,9 +15,17 @@ use crate::common::{Daemon, Process, echo, engine, hang, listening};
 
 /// Applications that are killed by default; `VISOR_KILLS` says how many otherwise.
 const KILLS: usize = 40;
+/// Steps of the time that one lives, of 0 to 63.
+const MOMENT: Duration = Duration::from_millis(1);
+/// Memory that a daemon may have more after them, whatever their number.
+const GROWTH_KIB: u64 = 4096;
 
 /// Calls all the time, and never sees an error.
-fn witness(origin: Engine, target: &str, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<u64> {
+pub(crate) fn witness(
+    origin: Engine,
+    target: &str,
+    stop: &Arc<AtomicBool>,
+) -> std::thread::JoinHandle<u64> {
     let (peer, stop) = (origin.lookup(target).unwrap(), Arc::clone(stop));
     std::thread::spawn(move || {
         let mut number = 0;
@@ -41,9 +52,18 @@ pub(crate) fn kill_applications(kills: usize) {
     let stop = Arc::default();
     let witnesses =
         [witness(engine(&near), &address, &stop), witness(engine(&far), &address, &stop)];
-    let kill_one = |daemon: &Daemon| {
+    let mut number = 0_u64;
+    let mut kill_one = |daemon: &Daemon| {
         let mut application = Process::application("load", &daemon.name, &address);
-        application.hear("busy");
+        number += 1;
+        if number.is_multiple_of(2) {
+            application.hear("busy");
+        }
+        // At any moment: of its greeting, while it opens, or later.
+        let end = Instant::now() + MOMENT * u32::try_from(number * 7919 % 64).unwrap();
+        while Instant::now() < end {
+            std::thread::yield_now();
+        }
         application.kill();
     };
     let until_witnesses_are_left = || {
@@ -55,15 +75,25 @@ pub(crate) fn kill_applications(kills: usize) {
         });
     };
     // What a network opens at its first uses, it has from now on.
-    [&near, &far].into_iter().for_each(kill_one);
+    [&near, &far].into_iter().cycle().take(8).for_each(&mut kill_one);
     until_witnesses_are_left();
-    let before = (near.descriptors(), far.descriptors());
-    [&near, &far].into_iter().cycle().take(kills).for_each(kill_one);
+    let before = [&near, &far].map(|it| (it.descriptors(), it.mappings(), it.threads()));
+    let memory = [&near, &far].map(Daemon::memory_kib);
+    [&near, &far].into_iter().cycle().take(kills).for_each(&mut kill_one);
     until_witnesses_are_left();
     // A question costs a connection of its own, of which the first count may have had some.
-    watchdog::until("all descriptors are back", || {
-        near.descriptors() <= before.0 && far.descriptors() <= before.1
-    });
+    for (daemon, before) in [&near, &far].into_iter().zip(before) {
+        watchdog::until("all descriptors, mappings and threads are back", || {
+            let (descriptors, mappings, threads) = before;
+            daemon.descriptors() <= descriptors
+                && daemon.mappings() <= mappings
+                && daemon.threads() <= threads
+        });
+    }
+    // Of each application that is killed it has had some hundred KiB.
+    let after = [&near, &far].map(Daemon::memory_kib);
+    let grown = |at: usize| after[at].saturating_sub(memory[at]);
+    assert!(grown(0).max(grown(1)) <= GROWTH_KIB, "{memory:?} KiB, then {after:?}");
     // Relaxed: as above.
     stop.store(true, Ordering::Relaxed);
     for witness in witnesses {

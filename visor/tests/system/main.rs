@@ -10,6 +10,8 @@ mod deaths;
 mod fairness;
 mod metrics;
 mod networks;
+mod scribble;
+mod shares;
 mod sockets;
 mod strangers;
 mod upgrades;

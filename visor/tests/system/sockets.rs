@@ -13,17 +13,17 @@ use crate::common::{Daemon, Process};
 #[path = "../../examples/sockets.rs"]
 mod example;
 
-const NONE: Flags = Flags::empty();
+pub(crate) const NONE: Flags = Flags::empty();
 const NOW: Option<Duration> = Some(Duration::ZERO);
-const PORT: u32 = 7;
+pub(crate) const PORT: u32 = 7;
 
-fn sockets(daemon: &str, url: &str) -> Sockets {
+pub(crate) fn sockets(daemon: &str, url: &str) -> Sockets {
     let url = Address::new(url).unwrap();
     let domain = VisorPlugin::through(daemon).open(&url, &OpenOptions::listening()).unwrap();
     Sockets::over(domain).unwrap()
 }
 
-fn connect(from: &Sockets, to: &str) -> Result<Connection, Error> {
+pub(crate) fn connect(from: &Sockets, to: &str) -> Result<Connection, Error> {
     from.connect(&Address::new(to).unwrap(), PORT, Flags::RC, None)
 }
 

@@ -5,11 +5,12 @@ use std::{
     process::Command,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
 };
 
+use hg_sockets::Sockets;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
@@ -18,6 +19,7 @@ use watchdog::Watchdog;
 use crate::{
     common::{Daemon, Process, echo, engine, hang, listening, through},
     daemons::program_status,
+    sockets::{NONE, PORT, connect, sockets},
 };
 
 #[hg::rpc]
@@ -122,6 +124,81 @@ fn no_call_that_was_answered_is_lost_by_an_upgrade_and_none_is_done_twice() {
     for number in answered {
         assert!(done.binary_search(&number).is_ok(), "{number} was answered, and is not there");
     }
+}
+
+/// Counts the messages of a connection after the other, and says how many each had.
+fn counts(sockets: &Sockets, came: &AtomicU64, says: &mpsc::Sender<u64>) {
+    let listener = sockets.listen(PORT, 4).unwrap();
+    loop {
+        let Ok(connection) = listener.accept(NONE, None) else { continue };
+        let (mut bytes, mut number) = (vec![0; 100_000], 0);
+        while let Ok(len) = connection.recv(&mut bytes, NONE, None) {
+            if len == 0 {
+                return;
+            }
+            assert_eq!(bytes[..8], u64::to_le_bytes(number), "in order, each once");
+            number += 1;
+            // Relaxed: a number alone.
+            came.fetch_add(1, Ordering::Relaxed);
+        }
+        says.send(number).unwrap();
+    }
+}
+
+#[test]
+fn what_was_sent_before_a_close_that_went_well_has_come_although_either_daemon_was_drained() {
+    let _watchdog = Watchdog::start();
+    let mut daemons = ["near", "far"].map(|name| Daemon::start(name, 0));
+    let far = sockets(&daemons[1].name, "visor://store");
+    let (came, (says, hears), address) =
+        (AtomicU64::new(0), mpsc::channel(), far.address().to_string());
+    let stops = [const { AtomicBool::new(false) }; 2];
+    let connected = |daemon: &Daemon| {
+        let near = sockets(&daemon.name, "visor://");
+        let mut connection = None;
+        watchdog::until("there is a connection", || {
+            connection = connect(&near, &address).ok();
+            connection.is_some()
+        });
+        (near, connection.unwrap())
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| counts(&far, &came, &says));
+        for (at, name) in ["near", "far"].into_iter().enumerate() {
+            let ((near, connection), stop) = (connected(&daemons[0]), &stops[at]);
+            let sends = move || {
+                let mut number: u64 = 0;
+                // Relaxed: only that it ends.
+                while !stop.load(Ordering::Relaxed) {
+                    let len = if number % 10 == 9 { 60_000 } else { 100 };
+                    let bytes = [&number.to_le_bytes()[..], &vec![7; len]].concat();
+                    connection.send(&bytes, NONE, None).unwrap();
+                    number += 1;
+                }
+                connection.close(None).unwrap();
+                number
+            };
+            let sender = scope.spawn(sends);
+            let has_come = |more: u64| {
+                let first = came.load(Ordering::Relaxed);
+                watchdog::until("it comes", || came.load(Ordering::Relaxed) >= first + more);
+            };
+            has_come(100);
+            let (status, said) = program_status(&["drain", "--name", &daemons[at].name]);
+            assert!(status == Some(0) && said.contains("1 connections are left"), "{said}");
+            has_come(100);
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(watchdog::hear(&hears), sender.join().unwrap());
+            drop(near);
+            assert!(daemons[at].process.child.wait().unwrap().success());
+            let port = daemons[at].address.rsplit(':').next().unwrap().parse().unwrap();
+            daemons[at] = Daemon::start(name, port);
+        }
+        // A message without bytes is the last one.
+        let (_near, connection) = connected(&daemons[0]);
+        connection.send(&[], NONE, None).unwrap();
+        connection.close(None).unwrap();
+    });
 }
 
 /// A socket as systemd makes it: applications may come before the daemon is there.

@@ -7,12 +7,12 @@ use watchdog::Watchdog;
 use crate::common::{Daemon, Process, echo, engine, listening, through, whoami};
 
 /// No user of this machine, as far as anybody minds.
-const OTHER: u32 = 47_113;
+pub(crate) const OTHER: u32 = 47_113;
 
 #[test]
 fn another_user_may_what_the_configuration_says_and_is_who_the_kernel_says() {
     if !geteuid().is_root() {
-        println!("SKIPPED: two users: not root");
+        println!("SKIPPED: two users: only root can start a process of another user");
         return;
     }
     let _watchdog = Watchdog::start();
