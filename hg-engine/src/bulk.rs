@@ -1,6 +1,13 @@
 //! Memory of this process that takes part in transfers, and what starts them.
 
-use std::{fmt, ops::RangeBounds, sync::Arc};
+use std::{
+    fmt,
+    ops::RangeBounds,
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
+};
 
 use hg_bulk::{AsRange, Descriptor, Local, Range, RangeRef, RemoteRange};
 use hg_na::{Address, Direction, Error, Memory, Rights};
@@ -94,6 +101,16 @@ impl Bulk {
     pub fn bound_descriptor(&self) -> Descriptor {
         let eager = self.local.eager_descriptor(self.eager_max, Some(&self.address));
         eager.unwrap_or_else(|| self.local.bound_descriptor(&self.address))
+    }
+
+    /// Whether a range of it is left, or a transfer: one that was dropped, cancelled, or has failed counts until the transport
+    /// touches its memory no more.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        let is_shared = Arc::strong_count(&self.local) > 1;
+        // Acquire, with the Release of whoever has let go of it last: its bytes came before.
+        fence(Ordering::Acquire);
+        is_shared
     }
 
     /// Ends all access by others, waiting (bounded) for those in the middle of one, and gives the memory

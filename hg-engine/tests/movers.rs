@@ -484,6 +484,32 @@ fn a_transfer_that_ends_while_a_piece_of_it_is_moved_is_freed_with_its_memory() 
     }
 }
 
+#[test]
+fn memory_is_in_use_until_a_piece_has_ended_although_its_transfer_was_given_up() {
+    for is_dropped in [true, false] {
+        let Pair { user, owner, to, watched, .. } = Pair::new(Progress::Background);
+        let (is_at_it, go_on) = hold_up(&watched);
+        let theirs = owner.expose(pattern(MIB), Rights::READ).unwrap();
+        let ours = user.expose(vec![0; MIB], Rights::empty()).unwrap();
+        assert!(!ours.is_in_use());
+        let transfer = user.pull(&to, theirs.descriptor(), &ours);
+        hear(&is_at_it);
+        if is_dropped {
+            drop(transfer);
+        } else {
+            transfer.cancel();
+            assert!(matches!(transfer.wait(), Err(TransferError::Cancelled)), "it is told");
+        }
+        assert!(ours.is_in_use());
+        drop(go_on);
+        let start = Instant::now();
+        while ours.is_in_use() {
+            in_time!(start, "the memory is in use for ever");
+            thread::yield_now();
+        }
+    }
+}
+
 /// Memory comes back when whoever made the progress has let go of it, a moment after the transfer is counted no more.
 fn given_back(mut bulk: Bulk) -> Memory {
     let start = Instant::now();
