@@ -11,13 +11,13 @@ mod tests;
 use std::{
     collections::BTreeMap,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll, Waker},
     thread,
     time::{Duration, Instant},
 };
 
-use hg::{Address, CallError, OwnedCall, Peer};
+use hg::{Address, CallError, OwnedCall, Peer, bulk::Bulk};
 use rustc_hash::FxHashMap;
 
 use self::{acquaintance::Acquaintances, blocks::Pull, member::Member, seeing::Seeing};
@@ -30,6 +30,8 @@ use crate::{
 
 /// How long nothing is looked at where nothing happens.
 const IDLE: Duration = Duration::from_secs(3600);
+/// How long while something waits for memory: nobody tells when a transfer that was given up has ended.
+const HELD_UP: Duration = Duration::from_millis(1);
 
 /// A process that is watched, for all groups that have to know.
 struct Watch {
@@ -54,6 +56,10 @@ pub(crate) struct Driver<'e> {
     members: FxHashMap<GroupId, Member>,
     acquaintances: Acquaintances,
     pulls: Vec<Pull<'e>>,
+    /// Memory of objects where pulls that were given up, or have failed, may touch something still: nothing else comes there as long.
+    given_up: Vec<Weak<Bulk>>,
+    /// The blocks that wait for it.
+    held_up: Vec<(GroupId, (u64, u64))>,
     views: Vec<Seeing<'e>>,
     watches: Vec<Watch>,
     /// Those who watch this process, and live or have died since the last one came; told by dropping them.
@@ -78,6 +84,8 @@ impl<'e> Driver<'e> {
             members: FxHashMap::default(),
             acquaintances: Acquaintances::default(),
             pulls: Vec::new(),
+            given_up: Vec::new(),
+            held_up: Vec::new(),
             views: Vec::new(),
             watches: Vec::new(),
             watchers: Vec::new(),
@@ -107,6 +115,7 @@ impl<'e> Driver<'e> {
             for id in std::mem::take(&mut driver.touched) {
                 driver.act(id);
             }
+            driver.fetch_held_up();
             let mut context = Context::from_waker(&waker);
             has_moved |= driver.poll_pulls(&mut context);
             has_moved |= driver.poll_views(&mut context);
@@ -118,7 +127,7 @@ impl<'e> Driver<'e> {
                 driver.watchers.retain(|it| it.request().is_some_and(is_there));
                 let next = driver.deadlines.first_key_value().map(|it| it.0.0);
                 let wait = next.map_or(IDLE, |it| it.saturating_duration_since(Instant::now()));
-                driver.wait(wait.min(IDLE));
+                driver.wait(wait.min(if driver.held_up.is_empty() { IDLE } else { HELD_UP }));
             }
         }
     }
@@ -247,7 +256,8 @@ impl<'e> Driver<'e> {
 
     /// What is on its way to a group is not wanted any more.
     fn forget_moves(&mut self, id: GroupId) {
-        self.pulls.retain(|it| it.group != id);
+        let given_up = self.pulls.extract_if(.., |it| it.group == id);
+        self.given_up.extend(given_up.filter_map(|it| it.into));
         self.views.retain(|it| it.group != id);
     }
 

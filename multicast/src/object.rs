@@ -135,7 +135,8 @@ pub enum Destination {
     /// Into this memory, writable and at least as long as the object: [`Data::Memory`].
     Memory(Memory),
     /// Into memory that was registered with [`Multicast::engine`](crate::Multicast::engine) before, readable by others, and at least as
-    /// long: [`Data::Registered`].
+    /// long: [`Data::Registered`]. Where a group has failed meanwhile, nothing more comes to its memory while [`Bulk::is_in_use`], nor should
+    /// anything else be done with it.
     Registered(Arc<Bulk>),
     /// By blocks into this, on a thread of its own: [`Data::Blocks`]. It is read, too, when a block is passed on.
     Blocks(Box<dyn Blocks>),

@@ -2,10 +2,11 @@
 
 use std::{
     pin::Pin,
+    sync::{Arc, Weak},
     task::{Context, Poll},
 };
 
-use hg::bulk::{Transfer, TransferError};
+use hg::bulk::{Bulk, Transfer, TransferError};
 
 use super::{Driver, member::Coming};
 use crate::{
@@ -24,10 +25,19 @@ pub(super) struct Pull<'e> {
     block: u64,
     /// Where it comes to, if that is not where it belongs.
     pub(super) slot: Option<Room>,
+    /// The memory of the object, where it comes straight there.
+    pub(super) into: Option<Weak<Bulk>>,
     come: Come,
     /// Bytes that come now.
     len: u64,
     transfer: Transfer<'e>,
+}
+
+/// Whether something that was given up may come to the memory of this object still. Forgets memory where that has ended.
+fn is_to_wait(given_up: &mut Vec<Weak<Bulk>>, store: &Store) -> bool {
+    given_up.retain(|it| it.upgrade().is_some_and(|it| it.is_in_use()));
+    let Store::Memory { bulk, .. } = store else { return false };
+    given_up.iter().any(|it| std::ptr::eq(it.as_ptr(), Arc::as_ptr(bulk)))
 }
 
 /// What is here of a block that comes piece by piece, and sums up to this: each piece is summed up while it is in the cache.
@@ -66,11 +76,15 @@ impl Driver<'_> {
         }
     }
 
-    /// Begins to get a block from the memory of who offers it.
+    /// Begins to get a block from the memory of who offers it, once nothing else comes to where it belongs.
     pub(super) fn fetch(&mut self, id: GroupId, (object, block): (u64, u64)) {
         let Some(member) = self.members.get_mut(&id) else { return };
         let Some(coming) = member.coming.get(&(object, block)) else { return };
         let Some(local) = member.locals.get_mut(&object) else { return };
+        if is_to_wait(&mut self.given_up, &local.store) {
+            self.held_up.push((id, (object, block)));
+            return;
+        }
         let extent = local.extent(block);
         let checksum = coming.source.checksum;
         let is_here = match (&mut local.store, &coming.source.place) {
@@ -107,8 +121,8 @@ impl Driver<'_> {
         let Place::At { memory, offset } = &coming.source.place else { return };
         let left = extent.len - come.bytes;
         let near = match &mut local.store {
-            Store::Memory { bulk, .. } => Some((extent.offset, std::sync::Arc::clone(bulk))),
-            Store::Disk(_) => slot.as_ref().map(|it| (it.at, std::sync::Arc::clone(&it.bulk))),
+            Store::Memory { bulk, .. } => Some((extent.offset, Arc::clone(bulk))),
+            Store::Disk(_) => slot.as_ref().map(|it| (it.at, Arc::clone(&it.bulk))),
             Store::Bytes(_) | Store::Unseen(_) | Store::Frozen { .. } => None,
         };
         let is_summed = matches!(local.store, Store::Memory { .. })
@@ -133,11 +147,20 @@ impl Driver<'_> {
         match (peer, range) {
             (Ok(peer), Ok(range)) => {
                 let transfer = self.engine.pull(&peer, far, range);
-                self.pulls.push(Pull { group: id, object, block, slot, come, len, transfer });
+                let into = slot.is_none().then(|| Arc::downgrade(&bulk));
+                self.pulls.push(Pull { group: id, object, block, slot, into, come, len, transfer });
             }
             (Err(error), _) | (_, Err(error)) => {
                 self.give(id, Event::Broken { from, why: error.to_string() });
             }
+        }
+    }
+
+    /// Tries again to fetch what waits for memory.
+    pub(super) fn fetch_held_up(&mut self) {
+        for (id, block) in std::mem::take(&mut self.held_up) {
+            self.fetch(id, block);
+            self.act(id);
         }
     }
 
@@ -159,9 +182,12 @@ impl Driver<'_> {
         has_moved
     }
 
-    /// Where it has failed its slot is not free: the transport may have that memory still.
+    /// Where it has failed its slot is not free: the transport may have that memory still, as that of an object.
     fn pulled(&mut self, pull: Pull<'_>, outcome: Result<(), TransferError>) {
-        let Pull { group: id, object, block, slot, mut come, len, .. } = pull;
+        let Pull { group: id, object, block, slot, into, mut come, len, .. } = pull;
+        if outcome.is_err() {
+            self.given_up.extend(into);
+        }
         let Some(member) = self.members.get_mut(&id) else { return };
         let Some(coming) = member.coming.get(&(object, block)) else { return };
         let (from, checksum) = (coming.from, coming.source.checksum);

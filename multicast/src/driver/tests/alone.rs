@@ -255,6 +255,68 @@ fn a_slot_is_free_once_what_came_there_is_written_and_not_when_its_transfer_has_
     assert_ne!(next, failed);
 }
 
+/// A range of it stands for a copy that was begun for a group that has failed, and goes on: what a transfer keeps until it has ended.
+#[test]
+fn nothing_comes_to_the_users_memory_while_a_group_before_may_have_something_come_there() {
+    let _watchdog = Watchdog::start();
+    // The pull was under way when its group failed, or had failed; the next group follows on that one, or is another one.
+    let cases = [(false, true), (true, true), (false, false), (true, false)];
+    let runs = cases.iter().flat_map(|it| [(*it, 100_000), (*it, 1000)]);
+    for ((has_failed, reforms), len) in runs {
+        let (own, other, inbox) = (engine(), engine(), Arc::new(Inbox::new()));
+        let lent = other.expose(vec![5; 100_000], Rights::READ).unwrap();
+        let gone_before = other.expose(vec![0; 100_000], Rights::READ).unwrap().descriptor();
+        let place = Arc::new(own.expose(vec![0; 100_000], Rights::READ).unwrap());
+        let mut driver = Driver::new(&own, &inbox);
+        let members = members((&own, 1), (&other, 0), 3);
+        let join = |driver: &mut Driver<'_>| {
+            let place = Arc::clone(&place);
+            let incoming = move |_| Destination::Registered(Arc::clone(&place));
+            open(driver, 1, members.clone(), Options::default(), incoming)
+        };
+        let offer = |driver: &mut Driver<'_>, id, object, (size, place)| {
+            told(driver, id, 0, Message::Begin { next: object });
+            let (kind, metadata) = (Kind::Chain, vec![]);
+            let header = Header { size, block_size: size, kind, among: None, metadata };
+            let (header, source) = (Some(header), Source { place, checksum: None });
+            told(driver, id, 0, Message::Offer { object, block: 0, header, source });
+        };
+        let at = |memory| (100_000, Place::At { memory, offset: 0 });
+        let mut context = Context::from_waker(Waker::noop());
+        let (id, shared) = join(&mut driver);
+        let memory = if has_failed { gone_before } else { lent.descriptor() };
+        offer(&mut driver, id, 0, at(memory));
+        assert_eq!(driver.pulls.len(), 1);
+        while has_failed && !driver.pulls.is_empty() {
+            driver.poll_pulls(&mut context);
+        }
+        let copy = place.all();
+        gone(&mut driver, id, 2);
+        let (id, shared) = if reforms {
+            told(&mut driver, id, 0, Message::Reform { id: [8, 8], members: vec![0, 1] });
+            (reform(&mut driver, id), shared)
+        } else {
+            driver.handle(Input::Leave(id));
+            join(&mut driver)
+        };
+        let small = (1000, Place::Inline(vec![5; 1000]));
+        // What is small is another object.
+        let (object, of) = if len == 1000 { (1, small) } else { (0, at(lent.descriptor())) };
+        offer(&mut driver, id, object, of);
+        driver.fetch_held_up();
+        assert!(driver.pulls.is_empty(), "something may come there still");
+        place.write(0, &vec![7; 100_000]).unwrap();
+        assert_eq!(shared.lock().progress.blocks, 0, "something may come there still");
+        drop(copy);
+        while shared.lock().progress.blocks == 0 {
+            driver.fetch_held_up();
+            driver.poll_pulls(&mut context);
+        }
+        assert_eq!(place.to_vec().unwrap()[..len], vec![5; len]);
+        assert!(driver.given_up.is_empty() && driver.held_up.is_empty());
+    }
+}
+
 #[test]
 fn disks_are_known_by_number_while_there_is_one() {
     let _watchdog = Watchdog::start();
