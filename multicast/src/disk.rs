@@ -6,9 +6,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
         mpsc::{Receiver, Sender, channel},
     },
     thread,
@@ -277,10 +278,50 @@ impl Disk {
         self.finishing == Some(self.group)
     }
 
-    /// What was given; waits for the job that the thread is doing.
+    /// What was given; where the thread is in the middle of a job, in a guise that waits for its end when it is used.
     pub(crate) fn into_blocks(self) -> Option<Box<dyn Blocks>> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let free = match self.blocks.try_lock() {
+            Ok(mut blocks) => Some(blocks.take()),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner().take()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        free.unwrap_or_else(|| Some(Box::new(InUse { shared: self.blocks, own: None })))
     }
+}
+
+/// What was given, when a job was under way that had it. Whoever uses it takes it for himself when that has ended.
+struct InUse {
+    shared: Shared,
+    own: Option<Box<dyn Blocks>>,
+}
+
+impl InUse {
+    fn own(&mut self) -> &mut dyn Blocks {
+        let take = || lock(&self.shared).take().expect("nobody else takes it");
+        self.own.get_or_insert_with(take).as_mut()
+    }
+}
+
+impl Blocks for InUse {
+    fn read_at(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.own().read_at(offset, into)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.own().write_at(offset, bytes)
+    }
+
+    fn holds(&mut self, offset: u64, len: u64, checksum: u64) -> io::Result<bool> {
+        self.own().holds(offset, len, checksum)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.own().finish()
+    }
+}
+
+fn lock(blocks: &Shared) -> MutexGuard<'_, Option<Box<dyn Blocks>>> {
+    blocks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The thread's side.
@@ -292,16 +333,18 @@ struct Work {
 impl Work {
     fn run(mut self, list: &Receiver<(u64, Job)>, tell: &impl Fn(u64, Done)) {
         for (group, job) in list {
-            let blocks = Arc::clone(&self.blocks);
-            let mut blocks = blocks.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(blocks) = blocks.as_mut() else { return };
+            let shared = Arc::clone(&self.blocks);
+            let mut guard = lock(&shared);
+            let Some(blocks) = guard.as_mut() else { return };
             let worked = catch_unwind(AssertUnwindSafe(|| self.work(blocks.as_mut(), job)));
-            let done = worked.unwrap_or_else(|_| Err(std::io::Error::other("it has panicked")));
+            // Whoever is told that this was the last job takes the blocks.
+            drop(guard);
+            let done = worked.unwrap_or_else(|_| Err(io::Error::other("it has panicked")));
             tell(group, done.unwrap_or_else(|error| Done::Failed(error.to_string())));
         }
     }
 
-    fn work(&mut self, blocks: &mut dyn Blocks, job: Job) -> std::io::Result<Done> {
+    fn work(&mut self, blocks: &mut dyn Blocks, job: Job) -> io::Result<Done> {
         Ok(match job {
             Job::Holds(Extent { block, offset, len }, checksum) => {
                 let is_held = blocks.holds(offset, len, checksum).unwrap_or(false);
@@ -312,7 +355,7 @@ impl Work {
                     Slot::Bytes(bytes) => bytes,
                     Slot::At(Room { bulk, at }) => {
                         self.make_room(extent.len);
-                        bulk.read(*at, &mut self.scratch).map_err(std::io::Error::other)?;
+                        bulk.read(*at, &mut self.scratch).map_err(io::Error::other)?;
                         &self.scratch
                     }
                 };
@@ -330,7 +373,7 @@ impl Work {
                 let into = match into {
                     Slot::Bytes(_) => Slot::Bytes(self.scratch.clone()),
                     Slot::At(room) => {
-                        room.bulk.write(room.at, &self.scratch).map_err(std::io::Error::other)?;
+                        room.bulk.write(room.at, &self.scratch).map_err(io::Error::other)?;
                         Slot::At(room)
                     }
                 };

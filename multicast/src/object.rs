@@ -177,7 +177,7 @@ pub enum Data {
     Registered(Arc<Bulk>),
     /// In memory that nobody can change: mapped, where that can be.
     Frozen(Frozen),
-    /// Where it was written.
+    /// Where it was written. After a failure a block of it may be read for somebody still: its first use waits for that.
     Blocks(Box<dyn Blocks>),
 }
 

@@ -4,7 +4,7 @@ use std::{
     io,
     sync::{
         Arc, Mutex,
-        mpsc::{Sender, TryRecvError, channel},
+        mpsc::{Receiver, Sender, TryRecvError, channel},
     },
     task::{Context, Waker},
     thread,
@@ -16,11 +16,11 @@ use watchdog::Watchdog;
 
 use super::super::{Driver, member::digest};
 use crate::{
-    Blocks, Destination, Error, GroupId, Options,
+    Blocks, Data, Destination, Error, GroupId, Options,
     completion::Completion,
     disk::{Disk, Room},
     inbox::{Inbox, Input, Opening, Reformed, Sending},
-    machine::{Event, Header, Message},
+    machine::{Event, Header, Message, STEPPED_ROOM_MAX},
     schedule::{Choice, Kind},
     shared::Shared,
     store::Store,
@@ -448,4 +448,57 @@ fn an_object_is_finished_once_though_its_group_fails_meanwhile() {
         drop(received);
         assert!(is_asked.try_recv().is_err(), "{begins_first}: it is finished again");
     }
+}
+
+/// Reads as often as it was told that it may.
+struct Permitted {
+    asked: Sender<()>,
+    permits: Receiver<()>,
+}
+
+impl Blocks for Permitted {
+    fn read_at(&mut self, _offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let _ = self.asked.send(());
+        let _ = self.permits.recv();
+        into.fill(9);
+        Ok(())
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        Zeros.write_at(offset, bytes)
+    }
+}
+
+#[test]
+fn an_object_is_delivered_while_a_block_of_it_is_being_read_for_somebody() {
+    let _watchdog = Watchdog::start();
+    let (own, other, inbox) = (engine(), engine(), Arc::new(Inbox::new()));
+    let mut driver = Driver::new(&own, &inbox);
+    let members = members((&own, 1), (&other, 0), 4);
+    let ((asked, is_asked), (permit, permits)) = (channel(), channel());
+    let mut blocks = Some(Box::new(Permitted { asked, permits }));
+    let incoming = move |_| Destination::Blocks(blocks.take().unwrap());
+    let (id, shared) = open(&mut driver, 1, members, Options::default(), incoming);
+    told(&mut driver, id, 0, Message::Begin { next: 0 });
+    // As many as are offered at a time, and one more.
+    let blocks = STEPPED_ROOM_MAX as u64 + 1;
+    (1..blocks).for_each(|_| permit.send(()).unwrap());
+    for block in 0..blocks {
+        let (kind, metadata) = (Kind::Chain, vec![]);
+        let header = Header { size: 3 * blocks, block_size: 3, kind, among: None, metadata };
+        let source = Source { place: Place::Inline(vec![0; 3]), checksum: None };
+        let header = (block == 0).then_some(header);
+        told(&mut driver, id, 0, Message::Offer { object: 0, block, header, source });
+    }
+    // All are written, all but the last are read for the next of the chain, and it is finished.
+    disks_do(&mut driver, 2 * STEPPED_ROOM_MAX + 2);
+    told(&mut driver, id, 2, Message::Took { object: 0, block: 0 });
+    (0..blocks).for_each(|_| is_asked.recv().unwrap());
+    gone(&mut driver, id, 3);
+    let (received, _) = shared.lock().ready.pop_front().unwrap();
+    let Data::Blocks(mut blocks) = received.data else { panic!("it was given as blocks") };
+    (0..2).for_each(|_| permit.send(()).unwrap());
+    let mut bytes = [0; 3];
+    blocks.read_at(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [9; 3], "what was given is used");
 }
