@@ -65,3 +65,35 @@ fn draw(job: &Job, len: usize) -> Result<Vec<u8>, Error> {
 fn other_version() -> Error {
     Error::Members("rank 0 runs another version".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use hg_job::{Settings, Via};
+    use watchdog::Watchdog;
+
+    use super::*;
+    use crate::{Destination, Options};
+
+    /// It has been told the group's id and members, and is one of those.
+    #[test]
+    fn who_has_not_the_key_of_the_job_gets_nowhere() {
+        let _watchdog = Watchdog::start();
+        let url = "tcp://127.0.0.1";
+        let plain = || hg::builder().setting("routing", "off");
+        let job = Settings::new().via(Via::Single).connect().unwrap();
+        let (root, addresses) = Multicast::of_job(&job, plain(), url).unwrap();
+        let stranger = Multicast::open(plain(), url).unwrap();
+        let members = [addresses[0].clone(), stranger.address().clone()];
+        let id = Multicast::ids_of_job(&job, 1).unwrap()[0];
+        let options = Options { join_within: Duration::MAX, ..Options::default() };
+        let join = |it: &Multicast, own| {
+            it.group(id, &members, own, options.clone(), |_| Ok(Destination::Allocate)).unwrap()
+        };
+        let groups = [join(&root, 0), join(&stranger, 1)];
+        let failure = groups[1].joined().wait().unwrap_err();
+        assert!(failure.member == 0 && failure.why.contains("key"), "{failure}");
+        job.leave().unwrap();
+    }
+}

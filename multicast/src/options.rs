@@ -88,3 +88,24 @@ fn nodes_of(members: &[Address]) -> Vec<u32> {
     };
     (0..names.len()).map(|place| u32::try_from(first(place)).unwrap_or(u32::MAX)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_whose_addresses_name_one_node_are_on_one() {
+        let addresses = [
+            "uid://n1#sm://a#tcp://10.0.0.1:1",
+            "tcp://10.0.0.1:2",
+            "uid://n2#sm://a#tcp://10.0.0.2:1",
+            "sm://a",
+            "uid://n1#sm://b#tcp://10.0.0.1:3",
+            "tcp://10.0.0.1:4",
+            "sm://b",
+            "uid://n2#tcp://10.0.0.2:2",
+        ];
+        let members = addresses.map(|it| Address::new(it).unwrap());
+        assert_eq!(nodes_of(&members), [0, 1, 2, 3, 0, 5, 3, 2]);
+    }
+}

@@ -542,3 +542,41 @@ fn what_is_kept_of_each_block_counts_among_the_bytes_of_an_object() {
     let actions = done_by(&mut machine);
     assert_eq!(actions.iter().filter(|it| matches!(it, Action::Prepare { .. })).count(), 1);
 }
+
+#[test]
+fn an_object_is_given_on_before_the_one_before_it_is_whole_anywhere_else() {
+    let offers = |machine: &mut Machine<u64>| {
+        let offers = done_by(machine).into_iter().filter_map(|it| match it {
+            Action::Offer { to, object, block, .. } => Some((to, object, block)),
+            Action::Everywhere { .. } | Action::Failed { .. } => panic!("{it:?}"),
+            _ => None,
+        });
+        offers.collect::<Vec<_>>()
+    };
+    let took = |object, block| Message::Took { object, block };
+    let mut root = Machine::<u64>::new(Config { own: 0, ..relay().config }, Carried::default());
+    for from in [1, 2] {
+        root.handle(Event::Message { from, message: Message::Join { digest: 0, whole: 0 } });
+    }
+    for number in 0..2 {
+        assert_eq!(root.send(Choice::Chain, (100_000, 50_000), true, Vec::new()), number);
+    }
+    assert_eq!(offers(&mut root), [(1, 0, 0)]);
+    root.handle(Event::Message { from: 1, message: took(0, 0) });
+    assert_eq!(offers(&mut root), [(1, 0, 1)]);
+    root.handle(Event::Message { from: 1, message: took(0, 1) });
+    assert_eq!(offers(&mut root), [(1, 1, 0)]);
+    let mut relay = relay();
+    for (object, block) in [(0, 0), (0, 1), (1, 0)] {
+        let header = (block == 0).then(|| header_of_two(Kind::Chain));
+        let message = Message::Offer { object, block, header, source: 0 };
+        relay.handle(Event::Message { from: 0, message });
+        relay.handle(Event::Ready { object, bytes: 0 });
+        relay.handle(Event::Arrived { object, block });
+    }
+    let actions = done_by(&mut relay);
+    let is_taken = Action::Tell { to: 0, message: took(1, 0) };
+    let is_offered = |it: &&Action<u64>| matches!(it, Action::Offer { to: 2, .. });
+    assert!(actions.contains(&is_taken), "{actions:?}");
+    assert_eq!(actions.iter().filter(is_offered).count(), 1, "the last one has taken nothing");
+}

@@ -184,6 +184,58 @@ fn inside_one_node_few_blocks_of_memory_go_straight_to_everybody() {
 }
 
 #[test]
+fn small_objects_go_straight_to_few_members() {
+    assert_eq!((SMALL_OBJECT_MAX, SMALL_MEMBERS_MAX), (10 << 10, 16));
+    let alone: Vec<_> = (0..17).collect();
+    let kind = |size, members| Kind::of(Choice::Auto, size, None, &alone[..members]);
+    assert_eq!(kind(10 << 10, 16), Kind::Direct);
+    assert_eq!(kind((10 << 10) + 1, 16), Kind::Pipeline);
+    assert_eq!(kind(10 << 10, 17), Kind::Pipeline);
+}
+
+/// Nodes of so many members each, which stand together in the list or apart.
+fn nodes_of(members: u32, of_node: u32, is_apart: bool) -> Vec<u32> {
+    let nodes = members.div_ceil(of_node);
+    (0..members).map(|it| if is_apart { it % nodes } else { it / of_node }).collect()
+}
+
+#[test]
+fn in_a_hybrid_the_first_of_each_node_gets_every_block_once_from_another_first_and_gives_it_to_its_own()
+ {
+    let lists = [1, 2, 3, 8].into_iter().flat_map(|of_node| {
+        let list =
+            move |it| nodes_of(it, of_node, false).into_iter().zip(nodes_of(it, of_node, true));
+        (2..=64).map(move |it| list(it).unzip()).flat_map(|both: (Vec<_>, Vec<_>)| [both.0, both.1])
+    });
+    for (nodes, blocks) in lists.flat_map(|nodes| [1, 2, 7, 32].map(|k| (nodes.clone(), k))) {
+        let members = u32::try_from(nodes.len()).unwrap();
+        let among: Vec<_> = (0..members).collect();
+        let what = format!("{nodes:?}, {blocks} blocks");
+        let head = |member: u32| nodes.iter().position(|it| *it == nodes[member as usize]).unwrap();
+        let is_head = |member: u32| head(member) == member as usize;
+        let mut comes = vec![0u64; nodes.len()];
+        for from in 0..members {
+            let plan = Plan::new(Kind::Hybrid, (&among, &nodes), blocks, from);
+            let stepped: Vec<_> = plan.stepped.into_iter().flatten().collect();
+            assert!(
+                stepped.iter().all(|it| is_head(from) && is_head(it.0)),
+                "{what}: among firsts"
+            );
+            let is_own = |to: &u32| head(*to) == from as usize && *to != from;
+            assert!(plan.direct.iter().all(is_own), "{what}: to its own");
+            let direct = plan.direct.iter().flat_map(|to| (0..blocks).map(|it| (*to, it)));
+            for (to, block) in direct.chain(stepped) {
+                let bit = 1 << block;
+                assert_eq!(comes[to as usize] & bit, 0, "{what}: {to} gets {block} once");
+                comes[to as usize] |= bit;
+            }
+        }
+        let all = u64::MAX >> (64 - blocks);
+        assert!(comes[0] == 0 && comes[1..].iter().all(|it| *it == all), "{what}: all complete");
+    }
+}
+
+#[test]
 fn blocks_grow_with_the_root_of_the_object_and_are_larger_inside_a_host() {
     let mib = 1 << 20;
     let sizes = [1, mib / 16, mib, 16 * mib, 256 * mib, 4096 * mib, u64::MAX];

@@ -4,6 +4,7 @@
 
 mod checksums;
 mod members;
+mod nodes;
 
 use std::{
     sync::{Arc, Mutex},
@@ -315,15 +316,7 @@ fn overlapping_groups_with_several_roots_do_not_disturb_one_another() {
         let members = Members::open(url, 5);
         let groups: Vec<(usize, Vec<Group>)> = (0..20)
             .map(|number| {
-                let turn = number % 5;
-                let rotated = Members {
-                    processes: (0..5)
-                        .map(|it| members.processes[(it + turn) % 5].clone())
-                        .collect(),
-                    addresses: (0..5)
-                        .map(|it| members.addresses[(it + turn) % 5].clone())
-                        .collect(),
-                };
+                let rotated = members.rotated(number % 5);
                 (number, rotated.group(&options(Choice::Pipeline, 16 << 10)))
             })
             .collect();
@@ -377,11 +370,13 @@ fn a_group_that_sends_little_does_not_wait_for_one_that_sends_much_over_the_same
 fn groups_that_send_as_much_over_the_same_links_share_them() {
     let _watchdog = Watchdog::start();
     let (objects, size) = (24, 1 << 20);
-    for url in URLS {
+    // Both of one root, or each of its own.
+    for (url, turn) in URLS.iter().flat_map(|url| [0, 1].map(|turn| (url, turn))) {
         let members = Members::open(url, 3);
         let gate = Arc::new(Mutex::new(()));
         let held = gate.lock().unwrap();
-        let form = || {
+        let form = |turn| {
+            let members = members.rotated(turn);
             members.group_with(&options(Choice::Chain, 64 << 10), |own| {
                 let memory = members.processes[own].engine().expose(vec![7; size], Rights::READ);
                 let (place, gate) = (Arc::new(memory.unwrap()), Arc::clone(&gate));
@@ -391,7 +386,7 @@ fn groups_that_send_as_much_over_the_same_links_share_them() {
                 }
             })
         };
-        let both = [form(), form()];
+        let both = [form(0), form(turn)];
         let sendings = both.each_ref().map(|it| {
             (0..objects).map(|_| it[0].send(vec![7; size], b"").unwrap()).collect::<Vec<_>>()
         });
@@ -408,7 +403,10 @@ fn groups_that_send_as_much_over_the_same_links_share_them() {
             through.into_iter().map(|it| it.join().unwrap()).min().unwrap()
         });
         let all = objects * size as u64;
-        assert!(given >= all / 4, "{url}: {given} of {all} bytes when the other one has its own");
+        assert!(
+            given >= all / 4,
+            "{url} {turn}: {given} of {all} bytes when the other one has its own"
+        );
         both.into_iter().for_each(close);
     }
 }
@@ -416,33 +414,35 @@ fn groups_that_send_as_much_over_the_same_links_share_them() {
 #[test]
 fn who_does_not_receive_holds_up_its_group_only() {
     let _watchdog = Watchdog::start();
-    let members = Members::open("sm://", 3);
-    let mut narrow = options(Choice::Pipeline, 32 << 10);
-    narrow.untaken_bytes_max = 250_000;
-    let (held_up, free) = (members.group(&narrow), members.group(&narrow));
-    let sendings: Vec<_> =
-        (0..10).map(|it| held_up[0].send(bytes(it, 100_000), b"").unwrap()).collect();
-    for round in 0..20 {
-        drop(free[0].send(bytes(round, 100_000), b"").unwrap());
-        for member in &free[1..] {
-            assert!(take(member).data.into_vec().unwrap() == Some(bytes(round, 100_000)));
+    for url in URLS {
+        let members = Members::open(url, 3);
+        let mut narrow = options(Choice::Pipeline, 32 << 10);
+        narrow.untaken_bytes_max = 250_000;
+        let (held_up, free) = (members.group(&narrow), members.group(&narrow));
+        let sendings: Vec<_> =
+            (0..10).map(|it| held_up[0].send(bytes(it, 100_000), b"").unwrap()).collect();
+        for round in 0..20 {
+            drop(free[0].send(bytes(round, 100_000), b"").unwrap());
+            for member in &free[1..] {
+                assert!(take(member).data.into_vec().unwrap() == Some(bytes(round, 100_000)));
+            }
         }
+        // At most so many are here, whatever the root has sent.
+        assert!(held_up[1].progress().objects <= 3);
+        let readers: Vec<_> = held_up[1..].iter().collect();
+        thread::scope(|scope| {
+            for reader in readers {
+                scope.spawn(|| {
+                    (0..10).for_each(|it| {
+                        assert!(take(reader).data.into_vec().unwrap() == Some(bytes(it, 100_000)));
+                    })
+                });
+            }
+        });
+        sendings.into_iter().for_each(|it| it.wait().unwrap());
+        close(held_up);
+        close(free);
     }
-    // At most so many are here, whatever the root has sent.
-    assert!(held_up[1].progress().objects <= 3);
-    let readers: Vec<_> = held_up[1..].iter().collect();
-    thread::scope(|scope| {
-        for reader in readers {
-            scope.spawn(|| {
-                (0..10).for_each(|it| {
-                    assert!(take(reader).data.into_vec().unwrap() == Some(bytes(it, 100_000)));
-                })
-            });
-        }
-    });
-    sendings.into_iter().for_each(|it| it.wait().unwrap());
-    close(held_up);
-    close(free);
 }
 
 #[test]

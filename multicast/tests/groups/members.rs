@@ -24,6 +24,14 @@ impl Members {
         Self { processes, addresses }
     }
 
+    /// The same, of which another one is the root.
+    pub(crate) fn rotated(&self, turn: usize) -> Self {
+        let (mut processes, mut addresses) = (self.processes.clone(), self.addresses.clone());
+        processes.rotate_left(turn);
+        addresses.rotate_left(turn);
+        Self { processes, addresses }
+    }
+
     /// Its process ends, and another one begins at its address.
     pub(crate) fn open_last_again(&mut self) {
         self.processes.pop().unwrap().close();
