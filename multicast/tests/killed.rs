@@ -1,5 +1,5 @@
-//! Real processes, one of which is killed at each step of a transfer: every survivor learns whom, what it has is whole, and the others go on
-//! without it, by block.
+//! Real processes, one of which is killed before each block that it writes and before each that it sends: every survivor learns whom, within a
+//! bound, what it has is whole, and the others go on without it, by block.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 #![expect(clippy::print_stdout, reason = "a member tells its parent")]
@@ -7,10 +7,13 @@
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     process::{Child, ChildStdout, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use hg_multicast::{
-    Blocks, Data, Destination, Group, GroupId, Multicast, Object, Options, schedule::Choice,
+    Blocks, Data, Destination, Group, GroupId, Multicast, Object, Options,
+    schedule::{Choice, Schedule, Steps},
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -22,34 +25,78 @@ const MEMBERS: usize = 8;
 const BLOCK: usize = 20_000;
 const BLOCKS: usize = 5;
 
-/// An object in memory, whose process kills itself when so many of its blocks were written or read.
+/// From the end of the one that dies until every survivor has said so. Who waits for a connection to time out takes longer.
+const KNOWN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Where a process kills itself: before the block with this number, of those of this object that it writes, or that it reads to send them.
+#[derive(Debug, Clone, Copy)]
+struct Death {
+    is_send: bool,
+    object: u64,
+    nth: usize,
+}
+
+impl Death {
+    /// What a member is told, and reads.
+    fn word(death: Option<Self>) -> String {
+        death.map_or("-".to_owned(), |Self { is_send, object, nth }| {
+            format!("{is_send}.{object}.{nth}")
+        })
+    }
+
+    fn read(word: &str) -> Option<Self> {
+        let mut parts = word.split('.');
+        let is_send = parts.next()?.parse().ok()?;
+        let object = parts.next()?.parse().unwrap();
+        Some(Self { is_send, object, nth: parts.next()?.parse().unwrap() })
+    }
+
+    /// All that a member can die, in one object after the other.
+    fn all(member: usize, is_send: bool) -> impl Iterator<Item = Self> {
+        let [member, members] = [member, MEMBERS].map(|it| u32::try_from(it).unwrap());
+        let steps = Steps::new(Schedule::Pipeline, members, BLOCKS as u64, member);
+        let happens = move |it: &hg_multicast::schedule::Step| {
+            if is_send { it.send.is_some() } else { it.receive.is_some() }
+        };
+        let count = steps.filter(happens).count();
+        (0..count).map(move |nth| Self { is_send, object: nth as u64 % 2, nth })
+    }
+}
+
+/// An object in memory, whose process kills itself where that is wanted.
 struct Deadly {
     bytes: Vec<u8>,
-    left: Option<usize>,
+    number: u64,
+    dies: Option<Death>,
+    sent: usize,
+    written: usize,
 }
 
 impl Deadly {
-    fn step(&mut self) {
-        match &mut self.left {
-            Some(0) => kill(Pid::this(), Signal::SIGKILL).unwrap(),
-            Some(left) => *left -= 1,
-            None => {}
+    fn new(bytes: Vec<u8>, number: u64, dies: Option<Death>) -> Self {
+        Self { bytes, number, dies, sent: 0, written: 0 }
+    }
+
+    fn step(&mut self, is_send: bool) {
+        let count = if is_send { &mut self.sent } else { &mut self.written };
+        let here = self.dies.filter(|it| (it.is_send, it.object) == (is_send, self.number));
+        if here.is_some_and(|it| it.nth == *count) {
+            kill(Pid::this(), Signal::SIGKILL).unwrap();
         }
+        *count += 1;
     }
 }
 
 impl Blocks for Deadly {
     fn read_at(&mut self, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
-        if self.bytes[0] == 0 {
-            self.step(); // The root's own.
-        }
+        self.step(true);
         let start = usize::try_from(offset).unwrap();
         into.copy_from_slice(&self.bytes[start..start + into.len()]);
         Ok(())
     }
 
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
-        self.step();
+        self.step(false);
         let start = usize::try_from(offset).unwrap();
         self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
         Ok(())
@@ -80,29 +127,19 @@ fn member() {
     let words: Vec<_> = line.split_whitespace().collect();
     let id = u128::from_str_radix(words[0], 16).unwrap();
     let own: u32 = words[1].parse().unwrap();
-    // The object and its block at which this one dies.
-    let dies: Option<(u64, usize)> =
-        words[2].split_once('.').map(|it| (it.0.parse().unwrap(), it.1.parse().unwrap()));
+    let dies = Death::read(words[2]);
     let members: Vec<hg::Address> = words[4..].iter().map(|it| it.parse().unwrap()).collect();
     let mut options = Options::default();
     (options.schedule, options.block_size) = (Choice::Pipeline, Some(BLOCK as u64));
-    let left = move |number| dies.filter(|it| it.0 == number).map(|it| it.1);
     let incoming = move |incoming: hg_multicast::Incoming<'_>| {
         let bytes = vec![1; BLOCK * BLOCKS];
-        Ok(Destination::Blocks(Box::new(Deadly { bytes, left: left(incoming.number) })))
+        Ok(Destination::Blocks(Box::new(Deadly::new(bytes, incoming.number, dies))))
     };
     let group =
         multicast.group(GroupId::from_bytes(id.to_le_bytes()), &members, own, options, incoming);
     let group = group.unwrap();
     if own == 0 {
-        for number in 0..2 {
-            let from = Box::new(Deadly {
-                bytes: object(u8::try_from(number).unwrap()),
-                left: left(number),
-            });
-            let size = (BLOCK * BLOCKS) as u64;
-            drop(group.send(Object::Blocks { from, size }, b"").unwrap());
-        }
+        (0..2).for_each(|number| send(&group, number, dies));
     }
     if words[3] == "closes" {
         println!("closed {}", group.close().wait().expect_err("one of them dies").member);
@@ -114,8 +151,7 @@ fn member() {
     let group = group.reform().wait().unwrap();
     if group.own() == 0 {
         if !was_root {
-            let from = Box::new(Deadly { bytes: object(2), left: None });
-            drop(group.send(Object::Blocks { from, size: (BLOCK * BLOCKS) as u64 }, b"").unwrap());
+            send(&group, 2, None);
         }
         group.close().wait().unwrap();
     } else {
@@ -124,6 +160,11 @@ fn member() {
         group.close().wait().unwrap();
     }
     println!("closed");
+}
+
+fn send(group: &Group, number: u8, dies: Option<Death>) {
+    let from = Box::new(Deadly::new(object(number), number.into(), dies));
+    drop(group.send(Object::Blocks { from, size: (BLOCK * BLOCKS) as u64 }, b"").unwrap());
 }
 
 /// Receives until the end, or until somebody has failed.
@@ -183,7 +224,7 @@ impl Member {
 }
 
 /// All of them, of which one dies there.
-fn start(url: &str, victim: usize, (object, block): (u64, usize), then: &str) -> Vec<Member> {
+fn start(url: &str, victim: usize, death: Death, then: &str) -> Vec<Member> {
     let mut members: Vec<_> = (0..MEMBERS).map(|_| Member::start(url)).collect();
     let addresses: Vec<_> = members
         .iter_mut()
@@ -191,67 +232,123 @@ fn start(url: &str, victim: usize, (object, block): (u64, usize), then: &str) ->
         .collect();
     let id = u128::from_le_bytes(GroupId::random().unwrap().to_bytes());
     for (own, member) in members.iter_mut().enumerate() {
-        let dies = if own == victim { format!("{object}.{block}") } else { "-".to_owned() };
+        let dies = Death::word((own == victim).then_some(death));
         let line = format!("{id:x} {own} {dies} {then} {}\n", addresses.join(" "));
         member.child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
     }
     members
 }
 
-fn kill_one(url: &str, victim: usize, object: u64, block: usize) {
-    let what = format!("{url}: member {victim} at block {block} of object {object}");
-    let mut members = start(url, victim, (object, block), "reforms");
-    for (own, member) in members.iter_mut().enumerate().filter(|it| it.0 != victim) {
-        let mut objects = Vec::new();
-        let mut failed = None;
-        loop {
-            let line = member.hear(&["object ", "failed ", "here ", "closed"]);
-            let line = line.unwrap_or_else(|| panic!("{what}: member {own} has ended"));
+/// What a survivor has said until its end.
+#[derive(Default)]
+struct Said {
+    objects: Vec<u8>,
+    /// Who has failed, and when that was known.
+    failed: Option<(usize, Instant)>,
+    /// Blocks that have come, each time that one has.
+    blocks: Option<usize>,
+    has_closed: bool,
+}
+
+impl Said {
+    fn by(member: &mut Member) -> Self {
+        let mut this = Self::default();
+        while let Some(line) = member.hear(&["object ", "failed ", "here ", "closed"]) {
             match line.split_once(' ') {
-                Some(("object", number)) => objects.push(number.parse::<u8>().unwrap()),
-                Some(("failed", who)) => failed = Some(who.parse::<usize>().unwrap()),
-                Some(_) => {}
-                None => break,
+                Some(("object", number)) => this.objects.push(number.parse().unwrap()),
+                Some(("failed", who)) => {
+                    this.failed = Some((who.parse().unwrap(), Instant::now()));
+                }
+                Some((_, blocks)) => this.blocks = Some(blocks.parse().unwrap()),
+                None => this.has_closed = true,
             }
         }
-        assert_eq!(failed, Some(victim), "{what}: member {own}");
+        this
+    }
+}
+
+/// When the victim has ended, and what the others have said, each with its number.
+fn listen(members: &mut [Member], victim: usize) -> (Instant, Vec<(usize, Said)>) {
+    thread::scope(|scope| {
+        let (mut ended, mut survivors) = (None, Vec::new());
+        for (own, member) in members.iter_mut().enumerate() {
+            if own == victim {
+                ended = Some(scope.spawn(|| {
+                    member.child.wait().unwrap();
+                    Instant::now()
+                }));
+            } else {
+                survivors.push((own, scope.spawn(|| Said::by(member))));
+            }
+        }
+        let ended = ended.expect("it is one of them").join().unwrap();
+        (ended, survivors.into_iter().map(|(own, said)| (own, said.join().unwrap())).collect())
+    })
+}
+
+fn kill_one(url: &str, victim: usize, death: Death) {
+    let what = format!("{url}: member {victim} at {death:?}");
+    let mut members = start(url, victim, death, "reforms");
+    let (ended, survivors) = listen(&mut members, victim);
+    for (own, mut said) in survivors {
+        let what = format!("{what}: member {own}");
+        assert!(said.has_closed, "{what}: it has not come to its end");
+        let (failed, known) = said.failed.expect(&what);
+        assert_eq!(failed, victim, "{what}");
+        let after = known.saturating_duration_since(ended);
+        assert!(after <= KNOWN_WITHIN, "{what}: it knows {after:?} after the death");
         match (own, victim) {
             (0, _) | (1, 0) => {}
             // What the dead root had given is whole or nothing; what the new one gives comes after.
             (_, 0) => {
-                assert_eq!(objects.pop(), Some(2), "{what}: member {own}");
-                assert!(objects == [0, 1][..objects.len()], "{what}: member {own}: {objects:?}");
+                assert_eq!(said.objects.pop(), Some(2), "{what}");
+                assert!(said.objects == [0, 1][..said.objects.len()], "{what}: {:?}", said.objects);
+                let least = BLOCKS * (said.objects.len() + 1);
+                assert!((least..=3 * BLOCKS).contains(&said.blocks.expect(&what)), "{what}");
             }
-            _ => assert_eq!(objects, [0, 1], "{what}: member {own}"),
+            // No block that was here before has come again.
+            _ => {
+                assert_eq!(said.objects, [0, 1], "{what}");
+                assert_eq!(said.blocks, Some(2 * BLOCKS), "{what}");
+            }
         }
     }
 }
 
-fn kill_at_every_step(url: &str) {
-    let _watchdog = Watchdog::within(std::time::Duration::from_secs(170));
+fn kill_at_each(is_send: bool, url: &str) {
+    let _watchdog = Watchdog::within(Duration::from_secs(170));
     for victim in 0..MEMBERS {
-        for block in 0..BLOCKS {
-            kill_one(url, victim, u64::from(block % 2 == 1), block);
-        }
+        Death::all(victim, is_send).for_each(|death| kill_one(url, victim, death));
     }
 }
 
 #[test]
-fn whoever_is_killed_at_whatever_block_the_survivors_know_and_go_on_over_sm() {
-    kill_at_every_step("sm://");
+fn whoever_is_killed_before_whatever_write_the_survivors_know_and_go_on_over_sm() {
+    kill_at_each(false, "sm://");
 }
 
 #[test]
-fn whoever_is_killed_at_whatever_block_the_survivors_know_and_go_on_over_tcp() {
-    kill_at_every_step("tcp://127.0.0.1");
+fn whoever_is_killed_before_whatever_write_the_survivors_know_and_go_on_over_tcp() {
+    kill_at_each(false, "tcp://127.0.0.1");
+}
+
+#[test]
+fn whoever_is_killed_before_whatever_send_the_survivors_know_and_go_on_over_sm() {
+    kill_at_each(true, "sm://");
+}
+
+#[test]
+fn whoever_is_killed_before_whatever_send_the_survivors_know_and_go_on_over_tcp() {
+    kill_at_each(true, "tcp://127.0.0.1");
 }
 
 #[test]
 fn whoever_is_killed_no_survivor_closes() {
-    let _watchdog = Watchdog::start();
+    let _watchdog = Watchdog::within(Duration::from_secs(170));
     for url in ["sm://", "tcp://127.0.0.1"] {
-        for victim in [0, 3, MEMBERS - 1] {
-            let members = start(url, victim, (1, 2), "closes");
+        for victim in 0..MEMBERS {
+            let death = Death { is_send: victim == 0, object: 1, nth: 2 };
+            let members = start(url, victim, death, "closes");
             for (own, mut member) in members.into_iter().enumerate().filter(|it| it.0 != victim) {
                 let closed = member.hear(&["closed "]);
                 let what = format!("{url}: member {own} of which {victim} was killed");
