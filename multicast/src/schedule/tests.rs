@@ -2,7 +2,7 @@
 
 mod simulator;
 
-use self::simulator::{run, run_with_stall};
+use self::simulator::run;
 use super::*;
 
 const ALL: [Schedule; 4] =
@@ -115,20 +115,6 @@ fn copies_to_127_255_and_511_take_the_same_time_within_three_in_a_hundred() {
     for members in [100, 300, 500] {
         let time = last(&run(Schedule::Pipeline, members, 256, |_, _| 1.0));
         assert!(time <= 265.0, "{members}: {time}");
-    }
-}
-
-#[test]
-fn a_stall_of_one_member_costs_no_more_than_it_lasts() {
-    let (members, blocks, long) = (8, 16, 0.5);
-    let without = last(&run(Schedule::Pipeline, members, blocks, |_, _| 1.0));
-    for member in 0..members {
-        for step in 0..Schedule::Pipeline.steps(members, blocks) {
-            let stall = Some((member, step, long));
-            let with =
-                last(&run_with_stall(Schedule::Pipeline, members, blocks, |_, _| 1.0, stall));
-            assert!(with <= without + long, "member {member}, step {step}: {with}");
-        }
     }
 }
 

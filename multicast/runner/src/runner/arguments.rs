@@ -5,7 +5,7 @@ use std::{cell::OnceCell, path::PathBuf, str::FromStr};
 use hg_job_runner::plot;
 use hg_multicast::{Options, schedule::Choice};
 
-use crate::{Error, network::Network};
+use crate::{Error, network::Network, stall::Stall};
 
 /// Sends objects from one process of a job to all others, checks every byte where it arrives, and says how long it took. Start it with
 /// `mpirun`, `srun`, or with `--local`.
@@ -45,6 +45,9 @@ pub(crate) struct Arguments {
     /// Receivers on the root's node see its memory where it is instead of having a copy each.
     #[arg(long)]
     pub(crate) mapped: bool,
+    /// This member stops so long before it sends this block, in every other object: the time with that and without.
+    #[arg(long, value_name = "MEMBER:BLOCK:MICROSECONDS", conflicts_with = "mapped")]
+    pub(crate) stall: Option<Stall>,
     /// Leaves out the checksums of blocks.
     #[arg(long)]
     no_checksum: bool,

@@ -32,6 +32,8 @@ pub(crate) struct Row {
     pub(crate) seconds_min: f64,
     pub(crate) seconds_max: f64,
     pub(crate) mb_per_s: f64,
+    /// One after the other, each with its median time.
+    pub(crate) objects_per_s: f64,
     pub(crate) steps: Option<u64>,
     /// The steps, each as long as the bare link takes for a block.
     pub(crate) predicted_seconds: Option<f64>,
@@ -84,6 +86,7 @@ impl Row {
             seconds_min: at(0),
             seconds_max: at(seconds.len().saturating_sub(1)),
             mb_per_s: size as f64 / 1e6 / seconds_median.max(f64::MIN_POSITIVE),
+            objects_per_s: 1.0 / seconds_median.max(f64::MIN_POSITIVE),
             steps: None,
             predicted_seconds: None,
             times_predicted: None,
@@ -93,11 +96,17 @@ impl Row {
         }
     }
 
+    /// Where a member has stopped for a while.
+    pub(crate) fn stalled(mut self) -> Self {
+        self.what += " stalled";
+        self
+    }
+
     fn line(&self) -> String {
         let or_none =
             |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
         format!(
-            "{:<18} {:>4} {:>11} {:>9} {:>10.3} {:>10.3} {:>10.3} {:>9.1} {:>6} {:>9} {:>10} {:>9}",
+            "{:<18} {:>4} {:>11} {:>9} {:>10.3} {:>10.3} {:>10.3} {:>9.1} {:>10.1} {:>6} {:>9} {:>10} {:>9}",
             self.what,
             self.members,
             self.size,
@@ -106,6 +115,7 @@ impl Row {
             self.seconds_min * 1e3,
             self.seconds_max * 1e3,
             self.mb_per_s,
+            self.objects_per_s,
             self.steps.map_or("-".to_owned(), |steps| steps.to_string()),
             or_none(self.times_predicted),
             or_none(self.times_pipeline),
@@ -156,6 +166,7 @@ pub(crate) const BESIDE: &str = "MULTICAST_RUNNER_BESIDE";
 struct Circumstances {
     links: Option<String>,
     bare_link_mb_per_s: Option<f64>,
+    stall: Option<String>,
     cpu_seconds_of_rank_0: f64,
     peak_rss_kib_of_rank_0: u64,
     is_well: bool,
@@ -170,6 +181,7 @@ pub(crate) fn print(
     let circumstances = Circumstances {
         links: arguments.link.map(network::described),
         bare_link_mb_per_s: rate.map(|rate| rate / 1e6),
+        stall: arguments.stall.map(|stall| stall.to_string()),
         cpu_seconds_of_rank_0: cpu_seconds(),
         peak_rss_kib_of_rank_0: peak_rss_kib(),
         is_well,
@@ -190,6 +202,9 @@ fn write(json: bool, circumstances: &Circumstances, rows: &[Row]) -> io::Result<
     if let (Some(links), Some(rate)) = (&circumstances.links, circumstances.bare_link_mb_per_s) {
         writeln!(out, "{links}\na plain stream between two of them: {rate:.1} MB/s")?;
     }
+    if let Some(stall) = &circumstances.stall {
+        writeln!(out, "stalled: {stall}")?;
+    }
     writeln!(out, "{HEAD}")?;
     for row in rows {
         writeln!(out, "{}", row.line())?;
@@ -202,7 +217,7 @@ fn write(json: bool, circumstances: &Circumstances, rows: &[Row]) -> io::Result<
 
 const HEAD: &str = "\
 time until the last member had it; predicted: steps x a block's time on the bare link; x pipeline: beside the pipeline, and by steps
-what                    n       bytes     block  median ms     min ms     max ms      MB/s  steps x predict x pipeline  by steps";
+what                    n       bytes     block  median ms     min ms     max ms      MB/s  objects/s  steps x predict x pipeline  by steps";
 
 #[cfg(test)]
 mod tests {
@@ -224,6 +239,7 @@ mod tests {
         compare(&mut rows);
         assert_eq!((rows[1].steps, rows[0].steps), (Some(66), Some(192)));
         assert_eq!((rows[1].seconds_median, rows[1].predicted_seconds), (9.0, Some(66.0)));
+        assert!((rows[1].objects_per_s - 1.0 / 9.0).abs() < 1e-9);
         assert_eq!((rows[0].times_pipeline, rows[2].times_pipeline), (Some(1.0), Some(11.0)));
         assert!((rows[0].predicted_times_pipeline.unwrap() - 192.0 / 66.0).abs() < 1e-9);
         assert_eq!(rows[2].predicted_times_pipeline, None);

@@ -15,6 +15,7 @@ use crate::{
     arguments::{Arguments, Pattern, Scheduled},
     bare, groups, payload,
     report::{self, Row},
+    stall::{Stall, Stops},
     steps,
 };
 
@@ -62,6 +63,13 @@ pub(crate) struct Run<'a> {
     pub(crate) rate: Option<f64>,
 }
 
+/// Where this rank has its objects, one after the other.
+struct Place {
+    buffer: Arc<Bulk>,
+    /// Where this member is the one that stops now and then.
+    stops: Option<Stops>,
+}
+
 impl Run<'_> {
     /// Each combination of size, block and schedule, each object when the one before has come and was checked.
     fn one_after_the_other(&self) -> Result<bool, Error> {
@@ -69,9 +77,9 @@ impl Run<'_> {
         for size in &self.arguments.size {
             for block in self.arguments.blocks() {
                 for scheduled in &self.arguments.schedule {
-                    let (row, is_right) = self.combination(*scheduled, size.0, block)?;
+                    let (measured, is_right) = self.combination(*scheduled, size.0, block)?;
                     is_well &= is_right;
-                    rows.push(row);
+                    rows.extend(measured);
                 }
             }
         }
@@ -87,45 +95,63 @@ impl Run<'_> {
         scheduled: Scheduled,
         size: u64,
         block: Option<u64>,
-    ) -> Result<(Row, bool), Error> {
-        let members = self.job.size();
+    ) -> Result<(Vec<Row>, bool), Error> {
+        let (members, stall) = (self.job.size(), self.arguments.stall);
         let buffer = Arc::new(self.multicast.engine().expose(shared(size)?, Rights::READ)?);
-        let group = self.group(scheduled, block, &buffer)?;
+        let place = Place { buffer, stops: Stops::of(stall, self.job.rank()) };
+        let group = self.group(scheduled, block, &place)?;
         let block = group.block_size(size);
         self.tell(&format!("{}, {size} bytes in blocks of {block}", scheduled.name()));
-        let (warm_up, count) = (self.arguments.warm_up.into(), u64::from(self.arguments.count));
-        let (mut seconds, mut wrong) = (Vec::new(), 0_u64);
-        for number in 0..warm_up + count {
-            if number + 1 == warm_up + count {
+        let [warm_up, count] = [self.arguments.warm_up, self.arguments.count].map(u64::from);
+        let each = if stall.is_some() { 2 } else { 1 };
+        let (begin, end) = (each * warm_up, each * (warm_up + count));
+        let (mut seconds, mut stalled, mut wrong) = (Vec::new(), Vec::new(), 0_u64);
+        for number in 0..end {
+            if number + 1 == end {
                 // Only the last one is drawn.
                 drop(group.take_trace());
             }
-            let (took, is_right) = self.object(&group, &buffer, number)?;
+            let (took, is_right) = self.object(&group, &place, number)?;
             wrong += u64::from(!is_right);
-            if number >= warm_up {
-                seconds.push(took);
+            if number >= begin {
+                let is_stalled = stall.is_some() && Stall::is_at(number);
+                if is_stalled { &mut stalled } else { &mut seconds }.push(took);
             }
         }
-        let right = self.job.all_gather(&wrong.to_le_bytes())?;
-        let is_right = right.iter().all(|wrong| wrong.iter().all(|byte| *byte == 0));
+        let is_zero = |bytes: &Vec<u8>| bytes.iter().all(|byte| *byte == 0);
+        let mut is_right = self.job.all_gather(&wrong.to_le_bytes())?.iter().all(is_zero);
         if self.arguments.is_traced() {
             steps::write(self.job, &group, self.arguments)?;
         }
         group.close().wait()?;
-        let row = Row::new(scheduled, members, (size, block), seconds, self.rate);
-        Ok((row, is_right))
+        let row = |seconds| Row::new(scheduled, members, (size, block), seconds, self.rate);
+        let mut rows = vec![row(seconds)];
+        if let Some(stall) = stall {
+            let own = place.stops.as_ref().map_or(0, Stops::count);
+            if self.job.all_gather(&own.to_le_bytes())?.iter().all(is_zero) {
+                self.complain(&format!("--stall: {stall}: it sends that to nobody"));
+                is_right = false;
+            }
+            rows.push(row(stalled).stalled());
+        }
+        Ok((rows, is_right))
     }
 
     fn group(
         &self,
         scheduled: Scheduled,
         block: Option<u64>,
-        buffer: &Arc<Bulk>,
+        place: &Place,
     ) -> Result<Group, Error> {
         let id = Multicast::ids_of_job(self.job, 1)?[0];
         let options = self.arguments.options(scheduled, block);
-        let (destination, is_mapped) = (Arc::clone(buffer), self.arguments.mapped);
-        let incoming = move |_: hg_multicast::Incoming<'_>| {
+        let (destination, stops) = (Arc::clone(&place.buffer), place.stops.clone());
+        let is_mapped = self.arguments.mapped;
+        let incoming = move |coming: hg_multicast::Incoming<'_>| {
+            if let Some(stops) = &stops {
+                let blocks = stops.blocks(&destination, coming.block_size, coming.number);
+                return Ok(Destination::Blocks(blocks));
+            }
             let copied = Destination::Registered(Arc::clone(&destination));
             Ok(if is_mapped { Destination::Mapped } else { copied })
         };
@@ -135,9 +161,15 @@ impl Run<'_> {
     }
 
     /// One object; the time until all have it, at the root, and whether it is right, at receivers.
-    fn object(&self, group: &Group, buffer: &Arc<Bulk>, number: u64) -> Result<(f64, bool), Error> {
+    fn object(&self, group: &Group, place: &Place, number: u64) -> Result<(f64, bool), Error> {
+        let buffer = &place.buffer;
         if self.job.rank() == 0 {
-            let object = self.filled(buffer, number)?;
+            let mut object = self.filled(buffer, number)?;
+            if let Some(stops) = &place.stops {
+                let size = buffer.len();
+                let from = stops.blocks(buffer, group.block_size(size), number);
+                object = Object::Blocks { from, size };
+            }
             self.job.barrier()?;
             let start = Instant::now();
             group.send(object, &[])?.wait()?;
@@ -158,6 +190,7 @@ impl Run<'_> {
             Data::Memory(memory) => wrong(memory, 0, number)?,
             Data::Frozen(bytes) => payload::wrong(bytes, 0, 0, number),
             Data::Bytes(bytes) => payload::wrong(bytes, 0, 0, number),
+            Data::Blocks(_) if place.stops.is_some() => wrong(buffer, 0, number)?,
             Data::Blocks(_) => Some(0),
         };
         if let Some(at) = wrong {
@@ -178,6 +211,13 @@ impl Run<'_> {
         }
         buffer.write(0, &bytes)?;
         Ok(Arc::clone(buffer).into())
+    }
+
+    /// Says, once, what was wrong.
+    fn complain(&self, words: &str) {
+        if self.job.rank() == 0 {
+            say::say(&format!("{NAME}: {words}"));
+        }
     }
 
     /// Says how far it is, where that is asked for.

@@ -12,8 +12,12 @@ mod files;
 #[path = "../../../../tests/hosts/hosts.rs"]
 mod hosts;
 mod interrupted;
+mod launchers;
+mod options;
 mod receiver;
 mod running;
+#[path = "../../../../job/tests/launchers/slurm_daemons.rs"]
+mod slurm_daemons;
 
 const RUNNER: &str = env!("CARGO_BIN_EXE_multicast-runner");
 const CP: &str = env!("CARGO_BIN_EXE_multicast-cp");

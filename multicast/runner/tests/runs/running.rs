@@ -7,16 +7,16 @@ use watchdog::until;
 
 use crate::{
     RUNNER,
-    common::{File, Outcome, command, has, run},
+    common::{File, Outcome, command, run},
     hosts::{Hosts, or_skip},
     receiver::has_ended,
 };
 
-fn local(ranks: &str, more: &[&str]) -> Outcome {
+pub(crate) fn local(ranks: &str, more: &[&str]) -> Outcome {
     run(RUNNER, &[&["--json", "--local", ranks], more].concat(), &[])
 }
 
-fn well(outcome: &Outcome) -> Vec<Value> {
+pub(crate) fn well(outcome: &Outcome) -> Vec<Value> {
     assert_eq!(outcome.code, Some(0), "{}", outcome.all());
     let lines = outcome.lines();
     assert_eq!(lines.last().expect("more than none")["is_well"], true, "{}", outcome.all());
@@ -101,14 +101,6 @@ fn a_picture_has_a_bar_for_each_block_of_each_receiver() {
 fn processes_that_are_bound_to_cores_do_the_same() {
     let lines = well(&local("3", &["--bind", "--size", "1M", "--count", "1"]));
     assert_eq!(lines.len(), 2);
-}
-
-#[test]
-fn ranks_of_a_launcher_do_the_same() {
-    if !has("mpirun.mpich", "ranks_of_a_launcher_do_the_same") {
-        return;
-    }
-    well(&run("mpirun.mpich", &["-n", "3", RUNNER, "--json", "--size", "1M"], &[]));
 }
 
 #[test]

@@ -10,17 +10,6 @@ pub(super) fn run(
     blocks: u64,
     time: impl Fn(u32, u32) -> f64,
 ) -> Vec<f64> {
-    run_with_stall(schedule, members, blocks, time, None)
-}
-
-/// The same where one member does nothing for a while once it has come to a step.
-pub(super) fn run_with_stall(
-    schedule: Schedule,
-    members: u32,
-    blocks: u64,
-    time: impl Fn(u32, u32) -> f64,
-    stall: Option<(u32, u64, f64)>,
-) -> Vec<f64> {
     let count = members as usize;
     let mut all: Vec<Steps> =
         (0..members).map(|member| Steps::new(schedule, members, blocks, member)).collect();
@@ -28,11 +17,7 @@ pub(super) fn run_with_stall(
     let blocks = usize::try_from(blocks).unwrap();
     let mut held = vec![vec![f64::INFINITY; blocks]; count];
     held[0].fill(0.0);
-    for step in 0..schedule.steps(members, blocks as u64) {
-        if let Some((member, _, long)) = stall.filter(|it| it.1 == step) {
-            sending[member as usize] += long;
-            receiving[member as usize] += long;
-        }
+    for _ in 0..schedule.steps(members, blocks as u64) {
         let sends: Vec<_> = all.iter_mut().map(|it| it.next().unwrap().send).collect();
         let mut arrived = Vec::new();
         for (from, hop) in sends.into_iter().enumerate() {
