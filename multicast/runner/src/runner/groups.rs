@@ -17,7 +17,7 @@ use crate::{
     Error, NAME,
     arguments::{Pattern, Scheduled},
     network, payload,
-    polled::Polled,
+    polled::{Ended, Polled},
     sizes,
     work::{Run, touched, wrong},
 };
@@ -34,6 +34,7 @@ struct Row {
     seconds: f64,
     /// Bytes of all objects, each counted once, in a second.
     mb_per_s: f64,
+    objects_per_s: f64,
     /// From the sending of an object to its last member's completion.
     p50_ms: f64,
     p90_ms: f64,
@@ -167,6 +168,7 @@ fn play(
         bytes,
         seconds,
         mb_per_s: float(bytes) / 1e6 / seconds,
+        objects_per_s: float(all_objects) / seconds,
         p50_ms,
         p90_ms,
         p99_ms,
@@ -196,9 +198,10 @@ fn send(run: &Run<'_>, groups: Vec<Own>, objects: &[(usize, u64)]) -> Result<Vec
             begun[place] = Instant::now();
             under_way.put(place, own.group.send(bytes, &[])?);
         }
-        let Some((place, sent)) = under_way.next() else { break };
+        let Some(Ended { place, output: sent, at }) = under_way.next() else { break };
         sent?;
-        latencies.push(begun[place].elapsed().as_secs_f64());
+        // Meanwhile this thread may have filled others.
+        latencies.push(at.saturating_duration_since(begun[place]).as_secs_f64());
         free.push(place);
     }
     close(groups)?;
@@ -212,7 +215,7 @@ fn receive(groups: Vec<Own>) -> Result<bool, Error> {
         coming.put(at, own.group.receive());
     }
     let mut is_right = true;
-    while let Some((at, received)) = coming.next() {
+    while let Some(Ended { place: at, output: received, .. }) = coming.next() {
         let Some(received) = received? else { continue };
         is_right &= check(&received, groups[at].place)?;
         coming.put(at, groups[at].group.receive());
@@ -267,7 +270,7 @@ fn print(rows: &[Row], json: bool) -> io::Result<()> {
     for row in rows {
         writeln!(
             out,
-            "{:<12} {:>4} {:>7} {:>8} {:>14} {:>9.3} {:>9.1} {:>9.2} {:>9.2} {:>9.2} {:>9.2}",
+            "{:<12} {:>4} {:>7} {:>8} {:>14} {:>9.3} {:>9.1} {:>10.1} {:>9.2} {:>9.2} {:>9.2} {:>9.2}",
             row.what,
             row.members,
             row.groups,
@@ -275,6 +278,7 @@ fn print(rows: &[Row], json: bool) -> io::Result<()> {
             row.bytes,
             row.seconds,
             row.mb_per_s,
+            row.objects_per_s,
             row.p50_ms,
             row.p90_ms,
             row.p99_ms,
@@ -294,4 +298,4 @@ fn float(count: u64) -> f64 {
 
 const HEAD: &str = "\
 bytes of all objects, each counted once, and their times until the last member had them
-what            n  groups  objects          bytes   seconds      MB/s    p50 ms    p90 ms    p99 ms    max ms";
+what            n  groups  objects          bytes   seconds      MB/s  objects/s    p50 ms    p90 ms    p99 ms    max ms";
