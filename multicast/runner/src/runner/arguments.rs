@@ -195,27 +195,63 @@ impl Arguments {
                 "a group needs two processes or more: `--local 4`, or under mpirun".to_owned(),
             );
         }
-        if self.pattern == Pattern::Trace && size < 4 {
+        self.check_pattern(size)?;
+        self.check_sizes()?;
+        if !(self.scale > 0.0 && self.scale <= 1000.0) {
+            return bad("scale", format!("{} is not above 0", self.scale));
+        }
+        if let Some(Stall { member, .. }) = self.stall.filter(|stall| stall.member >= size) {
+            return bad("stall", format!("there is no member {member} among {size}"));
+        }
+        self.builder().map(drop)
+    }
+
+    /// What goes with some patterns only, or takes several of a kind with some only.
+    fn check_pattern(&self, size: u32) -> Result<(), Error> {
+        let bad = |name, why: String| Err(Error::Argument(name, why));
+        let of_one = [
+            ("plot", self.plot.is_some()),
+            ("trace", self.trace.is_some()),
+            ("mapped", self.mapped),
+            ("mpi", self.mpi),
+            ("stall", self.stall.is_some()),
+            ("copy", self.copy),
+        ];
+        if self.pattern != Pattern::One
+            && let Some((name, _)) = of_one.iter().find(|it| it.1)
+        {
+            return bad(name, "goes with `--pattern one` only".to_owned());
+        }
+        if self.pattern != Pattern::Trace {
+            return Ok(());
+        }
+        if size < 4 {
             return bad(
                 "pattern",
                 format!("a trace needs 4 processes or more, and the job has {size}"),
             );
         }
-        for (name, file) in [("plot", &self.plot), ("trace", &self.trace)] {
-            if file.is_some() && self.pattern != Pattern::One {
-                return bad(name, "goes with `--pattern one` only".to_owned());
+        for (name, several) in [("size", &self.size), ("block-size", &self.block_size)] {
+            if several.len() > 1 {
+                return bad(name, "a trace takes one, not several".to_owned());
             }
         }
-        if self.mapped && self.pattern != Pattern::One {
-            return bad("mapped", "goes with `--pattern one` only".to_owned());
-        }
-        if !(self.scale > 0.0 && self.scale <= 1000.0) {
-            return bad("scale", format!("{} is not above 0", self.scale));
-        }
+        Ok(())
+    }
+
+    fn check_sizes(&self) -> Result<(), Error> {
+        let bad = |name, why: String| Err(Error::Argument(name, why));
         if let Some(block) = self.block_size.iter().find(|block| block.0 > u64::from(u32::MAX)) {
             return bad("block-size", format!("{} bytes are over 4 GiB", block.0));
         }
-        self.builder().map(drop)
+        if self.copy && self.size.len() > 1 {
+            return bad("size", "`--copy` takes one, not several".to_owned());
+        }
+        if let Some(size) = self.size.iter().find(|size| self.mpi && size.0 > MPI_BYTES_MAX) {
+            let why = format!("MPI_Bcast sends {MPI_BYTES_MAX} bytes at most, not {}", size.0);
+            return bad("size", why);
+        }
+        Ok(())
     }
 
     /// What the engine is opened with.
@@ -278,6 +314,8 @@ impl Arguments {
 
 /// Of an object.
 const BYTES_MAX: u64 = 1 << 40;
+/// What is counted by an `int`.
+const MPI_BYTES_MAX: u64 = i32::MAX as u64;
 /// Of a link.
 const RATES: std::ops::RangeInclusive<u64> = 100_000..=100_000_000_000;
 

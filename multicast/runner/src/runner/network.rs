@@ -99,10 +99,11 @@ pub(crate) fn enter(pid: u32) -> Result<(), String> {
 }
 
 /// What stands in every output about these links.
+#[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
 pub(crate) fn described(rate: Rate) -> String {
     format!(
         "emulated links of {} Mbit/s both ways for each process: network namespaces, token buckets of the kernel's (tc tbf) at both ends, and queues of milliseconds before them",
-        rate.0 / 1_000_000
+        rate.0 as f64 / 1e6
     )
 }
 
@@ -207,3 +208,15 @@ const PACKET_MIN: u64 = 3 << 10;
 const PACKET_MAX: u64 = 64 << 10;
 /// Bytes of one socket in a queue, at least.
 const OUTPUT_MIN: u64 = 32 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_below_a_megabit_is_stated_as_it_is() {
+        for (rate, stated) in [(500_000, "of 0.5 Mbit/s"), (200_000_000, "of 200 Mbit/s")] {
+            assert!(described(Rate(rate)).contains(stated), "{}", described(Rate(rate)));
+        }
+    }
+}
