@@ -1,5 +1,5 @@
-//! What happened to each block of one object at each member: as lines of JSON, or drawn after the fifth figure of the paper, a row a
-//! member, a bar a block, and nothing where a member waits.
+//! What happened to each block of one object at each member: as lines of JSON, or drawn after the fifth figure of the paper: a row a
+//! member, the root's first, and each of its steps split into wait and transfer.
 
 use std::{
     fmt::Write as _,
@@ -37,6 +37,18 @@ struct Came {
     arrived_us: u64,
 }
 
+/// A step of a member: it waits for a block, and then it comes; the root waits until it may give one, and gives it.
+#[derive(Debug, Clone, PartialEq)]
+struct Bar {
+    row: u32,
+    /// The member at the other end.
+    peer: u32,
+    block: u64,
+    waited_us: u64,
+    begun_us: u64,
+    arrived_us: u64,
+}
+
 /// Writes what has happened since the trace was last taken, by rank 0. Collective.
 ///
 /// # Errors
@@ -52,14 +64,11 @@ pub(crate) fn write(job: &Job, group: &Group, arguments: &Arguments) -> Result<(
         block: event.block,
         peer: event.peer,
     };
-    let mut own: Vec<_> = group.take_trace().into_iter().map(happened).collect();
-    own.truncate(EVENTS_MAX);
-    let all = job.all_gather(&serde_json::to_vec(&own)?)?;
+    let own: Vec<_> = group.take_trace().into_iter().map(happened).collect();
+    let mut all = gathered(job, &own)?;
     if job.rank() != 0 {
         return Ok(());
     }
-    let all = all.iter().map(|bytes| serde_json::from_slice::<Vec<Happened>>(bytes));
-    let mut all = all.collect::<Result<Vec<_>, _>>()?.concat();
     all.sort_by_key(|it| it.at_us);
     let first = all.first().map_or(0, |it| it.at_us);
     all.iter_mut().for_each(|it| it.at_us -= first);
@@ -67,9 +76,25 @@ pub(crate) fn write(job: &Job, group: &Group, arguments: &Arguments) -> Result<(
         save("trace", file, &lines(&all)?)?;
     }
     if let Some(file) = &arguments.plot {
-        save("plot", file, &drawn(&bars(&all), job.size()))?;
+        save("plot", file, &drawn(&bars(&came(&all)), job.size()))?;
     }
     Ok(())
+}
+
+/// Those of all ranks, at rank 0, as many as there are. Collective.
+fn gathered(job: &Job, own: &[Happened]) -> Result<Vec<Happened>, Error> {
+    let (mut all, mut parts) = (Vec::new(), own.chunks(EVENTS_AT_A_TIME));
+    loop {
+        let told = job.all_gather(&serde_json::to_vec(parts.next().unwrap_or_default())?)?;
+        let told = told.iter().map(|bytes| serde_json::from_slice::<Vec<Happened>>(bytes));
+        let told = told.collect::<Result<Vec<_>, _>>()?.concat();
+        if told.is_empty() {
+            return Ok(all);
+        }
+        if job.rank() == 0 {
+            all.extend(told);
+        }
+    }
 }
 
 fn save(option: &'static str, file: &Path, text: &str) -> Result<(), Error> {
@@ -96,7 +121,7 @@ fn lines(all: &[Happened]) -> Result<String, Error> {
 }
 
 /// From when to when each block came.
-fn bars(all: &[Happened]) -> Vec<Came> {
+fn came(all: &[Happened]) -> Vec<Came> {
     let (mut begun, mut came): (Vec<&Happened>, _) = (Vec::new(), Vec::new());
     for it in all {
         let key = |it: &Happened| (it.member, it.object, it.block);
@@ -114,31 +139,61 @@ fn bars(all: &[Happened]) -> Vec<Came> {
     came
 }
 
+/// Those of all rows, in the order of rows and time: what each receiver gets, and what the root gives, as its takers see it.
+fn bars(came: &[Came]) -> Vec<Bar> {
+    let mut bars: Vec<Bar> = Vec::new();
+    for &Came { member, peer, block, begun_us, arrived_us } in came {
+        let bar = Bar { row: member, peer, block, waited_us: 0, begun_us, arrived_us };
+        if peer == 0 {
+            bars.push(Bar { row: 0, peer: member, ..bar.clone() });
+        }
+        bars.push(bar);
+    }
+    bars.sort_by_key(|it| (it.row, it.begun_us, it.arrived_us));
+    for of_row in bars.chunk_by_mut(|a, b| a.row == b.row) {
+        let mut until_us = 0;
+        for bar in of_row {
+            bar.waited_us = bar.begun_us.saturating_sub(until_us);
+            until_us = until_us.max(bar.arrived_us);
+        }
+    }
+    bars
+}
+
 #[expect(clippy::cast_precision_loss, reason = "drawn")]
-fn drawn(bars: &[Came], members: u32) -> String {
-    let end = bars.iter().map(|came| came.arrived_us).max().unwrap_or(1).max(1) as f64;
+fn drawn(bars: &[Bar], members: u32) -> String {
+    let end = bars.iter().map(|bar| bar.arrived_us).max().unwrap_or(1).max(1) as f64;
+    let at = |us: u64| us as f64 / end * WIDTH;
     let height = 60 + ROW * members;
     let mut out = format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 {height}" font-family="sans-serif" font-size="12">
 <rect width="900" height="{height}" fill="white"/>
-<text x="90" y="20">blocks of one object at each member, coloured by whom they came from</text>
+<text x="90" y="20">steps of one object: transfers as bars, coloured by the member at the other end, and waits as lines before them</text>
 "#
     );
-    for member in 1..members {
-        let line = 30 + ROW * (member - 1) + 14;
+    for row in 0..members {
+        let line = 30 + ROW * row + 14;
+        let name = if row == 0 { "root".to_owned() } else { format!("member {row}") };
         // Writing to a string cannot fail.
-        let _ =
-            writeln!(out, r#"<text x="80" y="{line}" text-anchor="end">member {member}</text>"#);
+        let _ = writeln!(out, r#"<text x="80" y="{line}" text-anchor="end">{name}</text>"#);
     }
-    for Came { member, peer, block, begun_us, arrived_us } in bars {
-        let (from, to) = (*begun_us as f64 / end * WIDTH, *arrived_us as f64 / end * WIDTH);
+    for Bar { row, peer, block, waited_us, begun_us, arrived_us } in bars {
+        let (from, y) = (90.0 + at(*begun_us), 32 + ROW * row);
+        let width = at(arrived_us.saturating_sub(*begun_us)).max(0.5);
         let colour = COLOURS[*peer as usize % COLOURS.len()];
+        let way = if *row == 0 { "to" } else { "from" };
+        let took_us = arrived_us.saturating_sub(*begun_us);
+        if *waited_us > 0 {
+            let (begin, width) = (from - at(*waited_us), at(*waited_us));
+            let _ = writeln!(
+                out,
+                r##"<rect class="wait" x="{begin:.1}" y="{}" width="{width:.1}" height="2" fill="#909090"/>"##,
+                y + ROW / 2 - 3,
+            );
+        }
         let _ = writeln!(
             out,
-            r#"<rect x="{:.1}" y="{}" width="{:.1}" height="{}" fill="{colour}"><title>block {block} from member {peer}, {begun_us} to {arrived_us} us</title></rect>"#,
-            90.0 + from,
-            32 + ROW * member.saturating_sub(1),
-            (to - from).max(0.5),
+            r#"<rect class="transfer" x="{from:.1}" y="{y}" width="{width:.1}" height="{}" fill="{colour}"><title>block {block} {way} member {peer}: waited {waited_us} us, {took_us} us of transfer</title></rect>"#,
             ROW - 4,
         );
     }
@@ -153,8 +208,8 @@ fn drawn(bars: &[Came], members: u32) -> String {
 
 const ROW: u32 = 24;
 const WIDTH: f64 = 800.0;
-/// Of a member: more would not be looked at.
-const EVENTS_MAX: usize = 1 << 14;
+/// Of a member, on their way to rank 0: a megabyte or so.
+const EVENTS_AT_A_TIME: usize = 1 << 13;
 const COLOURS: [&str; 8] =
     ["#0060c0", "#c04000", "#008040", "#8000a0", "#a08000", "#008090", "#c00060", "#606060"];
 
@@ -167,18 +222,33 @@ mod tests {
     }
 
     #[test]
-    fn each_block_is_a_bar_in_its_member_s_row() {
+    fn each_step_is_a_wait_and_a_transfer_in_its_member_s_row_and_the_root_s_are_those_of_its_takers()
+     {
+        let passed = |what, at_us| Happened { peer: 1, ..happened(2, what, 0, at_us) };
         let all = [
-            happened(1, "begun", 0, 0),
-            happened(2, "begun", 0, 5),
-            happened(2, "arrived", 0, 5),
+            happened(1, "begun", 0, 4),
             happened(1, "arrived", 0, 10),
+            passed("begun", 12),
+            passed("arrived", 18),
             happened(1, "begun", 1, 20),
             happened(1, "arrived", 1, 40),
         ];
-        let text = drawn(&bars(&all), 3);
-        assert_eq!(text.matches("<title>").count(), 3);
-        assert!(text.contains(r#"<rect x="490.0" y="32" width="400.0""#), "{text}");
+        let bars = bars(&came(&all));
+        let of = |row| {
+            let of_row = bars.iter().filter(move |bar| bar.row == row);
+            of_row
+                .map(|bar| (bar.peer, bar.block, bar.waited_us, bar.arrived_us))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(0), [(1, 0, 4, 10), (1, 1, 10, 40)]);
+        assert_eq!(of(1), [(0, 0, 4, 10), (0, 1, 10, 40)]);
+        assert_eq!(of(2), [(1, 0, 12, 18)]);
+        let text = drawn(&bars, 3);
+        assert_eq!(text.matches(r#"class="transfer""#).count(), 5);
+        assert_eq!(text.matches(r#"class="wait""#).count(), 5);
+        let second = r#"<rect class="transfer" x="490.0" y="56" width="400.0""#;
+        assert!(text.contains(second) && text.contains(">root</text>"), "{text}");
+        assert!(text.contains("block 1 to member 1: waited 10 us, 20 us of transfer"), "{text}");
         assert!(text.ends_with("</svg>\n") && !text.contains("NaN"));
         assert!(!drawn(&[], 2).contains("NaN"));
     }

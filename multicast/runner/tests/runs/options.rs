@@ -1,9 +1,12 @@
 //! `multicast-runner` with each of its options, and what it says then: in tables, lines and files.
 
+use std::{collections::BTreeSet, fs};
+
 use serde_json::Value;
 
 use crate::{
-    common::has,
+    RUNNER,
+    common::{File, has, run},
     hosts::{Hosts, or_skip},
     running::{local, well},
 };
@@ -17,6 +20,65 @@ fn objects_are_right_however_they_travel() {
             assert_eq!(lines.len(), 3, "{way:?}");
         }
     }
+}
+
+/// The numbers of a table's lines that begin with this word.
+fn rows<'a>(text: &'a str, what: &str) -> Vec<Vec<&'a str>> {
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines.filter(|words| words.first() == Some(&what)).collect()
+}
+
+#[test]
+fn a_table_says_what_lines_of_json_say() {
+    let said = run(RUNNER, &["--local", "3", "--size", "1,2M", "--count", "1"], &[]);
+    let of_groups = ["--local", "4", "--pattern", "half", "--size", "300K", "--count", "2"];
+    let groups = run(RUNNER, &of_groups, &[]);
+    for (said, columns) in [(&said, 13), (&groups, 12)] {
+        assert_eq!(said.code, Some(0), "{}", said.all());
+        let last = "every byte of every object was verified at every receiver";
+        assert_eq!(said.out.lines().last(), Some(last), "{}", said.all());
+        assert!(said.out.contains("MB/s  objects/s"), "{}", said.out);
+        let rows = rows(&said.out, "auto");
+        assert!(!rows.is_empty() && rows.iter().all(|row| row.len() == columns), "{}", said.out);
+    }
+    let rows_of_one = rows(&said.out, "auto");
+    assert_eq!(rows_of_one.iter().map(|row| row[2]).collect::<Vec<_>>(), ["1", "2097152"]);
+    let number = |text: &str| text.parse::<f64>().unwrap();
+    let (ms, objects_per_s) = (number(rows_of_one[1][4]), number(rows_of_one[1][8]));
+    assert!((ms * objects_per_s / 1e3 - 1.0).abs() < 0.05, "{}", said.out);
+    assert_eq!(rows(&groups.out, "auto")[0][1..5], ["4", "2", "4", "1228800"]);
+}
+
+#[test]
+fn a_rate_of_objects_stands_in_every_line() {
+    let rate = |line: &Value| line["objects_per_s"].as_f64().unwrap();
+    let lines = well(&local("8", &["--size", "1", "--count", "20"]));
+    let product = rate(&lines[0]) * lines[0]["seconds_median"].as_f64().unwrap();
+    assert!((product - 1.0).abs() < 1e-9, "{}", lines[0]);
+    let lines = well(&local("4", &["--pattern", "all", "--size", "1", "--count", "20"]));
+    let product = rate(&lines[0]) * lines[0]["seconds"].as_f64().unwrap();
+    assert!((product - 80.0).abs() < 1e-6, "{}", lines[0]);
+}
+
+/// More of them than fit into one message between ranks.
+#[test]
+fn a_trace_has_every_event_of_the_last_object() {
+    let file = File::new("trace.jsonl");
+    let words = ["--size", "5000K", "--block-size", "1K", "--schedule", "chain", "--count", "1"];
+    well(&local("3", &[&words[..], &["--trace", file.text()]].concat()));
+    let text = fs::read_to_string(&file.0).unwrap();
+    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |what: &str| -> BTreeSet<(u64, u64)> {
+        let number = |event: &Value, name: &str| event[name].as_u64().unwrap();
+        let events = events.iter().filter(|event| event["what"] == what);
+        events.map(|event| (number(event, "member"), number(event, "block"))).collect()
+    };
+    let expected = |first: u64| (first..first + 2).flat_map(|it| (0..5000).map(move |at| (it, at)));
+    for (what, first) in [("offered", 0), ("taken", 0), ("begun", 1), ("arrived", 1)] {
+        assert!(of(what).into_iter().eq(expected(first)), "{what}: {}", of(what).len());
+    }
+    assert_eq!(events.len(), 40_000);
+    assert!(events.is_sorted_by_key(|event| event["at_us"].as_u64()));
 }
 
 #[test]
@@ -76,7 +138,7 @@ fn copies_to_all_at_once_and_one_after_the_other_are_measured_to_their_end() {
 fn a_stall_of_100_us_costs_less_than_a_step_and_one_of_20_steps_costs_most_of_them() {
     let Some(_hosts) = or_skip(Hosts::new(1)) else { return };
     let cost = |stall: &str| {
-        let link = ["--link", "200mbit", "--size", "8M", "--block-size", "1M"];
+        let link = ["--link", "200mbit", "--size", "4M", "--block-size", "1M"];
         let what = ["--schedule", "pipeline", "--count", "5", "--stall", stall];
         let lines = well(&local("4", &[link, what].concat()));
         assert_eq!((&lines[0]["what"], lines.len()), (&"pipeline".into(), 3));

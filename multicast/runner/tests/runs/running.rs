@@ -94,7 +94,9 @@ fn a_picture_has_a_bar_for_each_block_of_each_receiver() {
         ["--size", "1M", "--block-size", "64K", "--schedule", "pipeline", "--plot", file.text()];
     well(&local("3", &more));
     let text = fs::read_to_string(&file.0).unwrap();
-    assert_eq!(text.matches("<title>").count(), 32, "{text}");
+    assert_eq!(text.matches(" from member ").count(), 32, "{text}");
+    // The root gives each block away at least once.
+    assert!(text.matches(" to member ").count() >= 16 && text.contains(">root</text>"), "{text}");
 }
 
 #[test]
@@ -133,6 +135,16 @@ fn what_makes_no_sense_is_said_once() {
         (&["--local", "3", "--pattern", "trace"], "--pattern: a trace needs 4"),
         (&["--local", "2", "--setting", "x"], "--setting: `x` is not NAME=VALUE"),
         (&["--local", "2", "--plot", "/nowhere/x"], "--plot: /nowhere/x cannot be written"),
+        (&["--local", "2", "--stall", "2:0:1"], "--stall: there is no member 2 among 2"),
+        (
+            &["--local", "4", "--pattern", "trace", "--block-size", "1K,2K"],
+            "--block-size: a trace takes one, not several",
+        ),
+        (&["--local", "2", "--pattern", "all", "--mpi"], "--mpi: goes with `--pattern one` only"),
+        (
+            &["--local", "2", "--size", "1,2G", "--mpi"],
+            "--size: MPI_Bcast sends 2147483647 bytes at most, not 2147483648",
+        ),
     ] {
         let outcome = run(RUNNER, words, &[]);
         assert_eq!(
