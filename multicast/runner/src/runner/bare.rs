@@ -8,13 +8,14 @@ use std::{
 
 use hg_job::Job;
 
-use crate::{Error, network};
+use crate::{Error, arguments::Rate, network};
 
-/// Bytes a second from rank 0 to rank 1. Collective.
+/// Bytes a second from rank 0 to rank 1 over a link of this rate, by what takes a second there, or less. Collective.
 ///
 /// # Errors
 /// Of the sockets, or of the job.
-pub(crate) fn bytes_per_s(job: &Job) -> Result<f64, Error> {
+pub(crate) fn bytes_per_s(job: &Job, link: Rate) -> Result<f64, Error> {
+    let blocks = (link.0 / 8 / BLOCK as u64).clamp(1, BLOCKS_MAX);
     let listener = (job.rank() == 1).then(|| TcpListener::bind("0.0.0.0:0")).transpose();
     let listener = listener.map_err(Error::Link)?;
     let port = listener.as_ref().map(|it| it.local_addr().map(|it| it.port()));
@@ -22,35 +23,35 @@ pub(crate) fn bytes_per_s(job: &Job) -> Result<f64, Error> {
     let ports = job.all_gather(&port.to_le_bytes())?;
     let mut rate = 0.0;
     if let Some(listener) = listener {
-        receive(&listener).map_err(Error::Link)?;
+        receive(&listener, blocks).map_err(Error::Link)?;
     } else if job.rank() == 0 {
         let port = ports[1].first_chunk().map_or(0, |bytes| u16::from_le_bytes(*bytes));
-        rate = send(port).map_err(Error::Link)?;
+        rate = send(port, blocks).map_err(Error::Link)?;
     }
     let rates = job.all_gather(&f64::to_le_bytes(rate))?;
     Ok(rates[0].first_chunk().map_or(0.0, |bytes| f64::from_le_bytes(*bytes)))
 }
 
-fn receive(listener: &TcpListener) -> std::io::Result<()> {
+fn receive(listener: &TcpListener, blocks: u64) -> std::io::Result<()> {
     let (mut stream, _) = listener.accept()?;
     let mut block = vec![0; BLOCK];
-    for _ in 0..BLOCKS {
+    for _ in 0..blocks {
         stream.read_exact(&mut block)?;
     }
     stream.write_all(&[1])
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a few megabytes")]
-fn send(port: u16) -> std::io::Result<f64> {
+fn send(port: u16, blocks: u64) -> std::io::Result<f64> {
     let mut stream = TcpStream::connect((network::address(1), port))?;
     let block = vec![0; BLOCK];
     let start = Instant::now();
-    for _ in 0..BLOCKS {
+    for _ in 0..blocks {
         stream.write_all(&block)?;
     }
     stream.read_exact(&mut [0])?;
-    Ok((BLOCK * BLOCKS) as f64 / start.elapsed().as_secs_f64())
+    Ok((BLOCK as u64 * blocks) as f64 / start.elapsed().as_secs_f64())
 }
 
-const BLOCK: usize = 1 << 20;
-const BLOCKS: usize = 24;
+const BLOCK: usize = 64 << 10;
+const BLOCKS_MAX: u64 = 24 << 4;

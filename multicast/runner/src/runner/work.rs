@@ -33,7 +33,7 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<Verdict, Error> {
     }
     let (multicast, addresses) = opened?;
     let watch = Watch::start(job, NAME).map_err(Error::Thread)?;
-    let rate = arguments.link.map(|_| bare::bytes_per_s(job)).transpose()?;
+    let rate = arguments.link.map(|link| bare::bytes_per_s(job, link)).transpose()?;
     let run = Run { job, arguments, multicast: &multicast, addresses: &addresses, rate };
     let is_well = match arguments.pattern {
         Pattern::One => run.one_after_the_other()?,
