@@ -1,6 +1,10 @@
 //! Both programs under launchers: Open MPI's and MPICH's `mpirun`, and Slurm's `srun`.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    process::Command,
+    sync::{Mutex, PoisonError},
+};
 
 use watchdog::until;
 
@@ -24,12 +28,16 @@ fn ranks_of_both_mpis_do_the_same() {
     }
 }
 
+/// A process has one Slurm at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
 #[test]
 fn ranks_of_slurm_do_the_same_by_both_of_its_interfaces() {
     const NAME: &str = "ranks_of_slurm_do_the_same_by_both_of_its_interfaces";
     if !PROGRAMS.iter().all(|program| has(program, NAME)) {
         return;
     }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let slurm = Slurm::start();
     for mpi in ["pmi2", "pmix"] {
         let words = [&Slurm::arguments("3", mpi)[..], &[RUNNER, "--json", "--size", "1M"]].concat();
@@ -43,6 +51,7 @@ fn receivers_that_slurm_starts_get_everything_and_end() {
     if !PROGRAMS.iter().all(|program| has(program, NAME)) {
         return;
     }
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let slurm = Slurm::start();
     let test = Folder::new();
     let file = test.file("file", &bytes(3_000_000, 9));
