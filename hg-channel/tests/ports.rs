@@ -11,7 +11,7 @@ use std::{
 };
 
 use hg_channel::{Batch, Directory, Error, Event, Limits, Near, Port, When, next_record};
-use hg_na::{Address, Error as NaError, Op, OpenOptions, Plugin};
+use hg_na::{Address, Op, OpenOptions, Plugin};
 use watchdog::Watchdog;
 use world::{TOKEN, World};
 
@@ -93,6 +93,31 @@ fn one_by_one(plugin: &dyn Plugin, url: &str) {
     world.until("it is gone", |world| world.gone[0].iter().any(|(end, _)| *end == 1));
 }
 
+/// What is consumed is told by records that go the other way.
+fn both_ways(plugin: &dyn Plugin, url: &str) {
+    const COUNT: u32 = 20_000;
+    let _watchdog = Watchdog::start();
+    let told = |is_both: bool| {
+        let mut world = World::new(plugin, url, 2, Limits::default().window(8192));
+        let senders = if is_both { 0..2 } else { 0..1 };
+        let received =
+            |world: &World| senders.clone().map(|end| world.consumed[1 - end].len()).min();
+        for tag in 0..COUNT {
+            for from in senders.clone() {
+                let from = u32::try_from(from).unwrap();
+                world.write(from, 1 - from, tag, 100).unwrap();
+            }
+            world.round();
+        }
+        world.until("all is there", |world| received(world) == Some(COUNT as usize));
+        world.ports.iter().flatten().map(|it| it.stats().acknowledgements).sum::<u64>()
+    };
+    let (alone, both) = (told(false), told(true));
+    // A half of the window each.
+    assert!(alone >= 108 * u64::from(COUNT) / 8192, "one way they travel alone: {alone}");
+    assert!(both <= alone / 20, "both ways: {both}, {alone} one way");
+}
+
 fn an_end(plugin: &dyn Plugin, url: &str) {
     let _watchdog = Watchdog::start();
     let mut world = World::new(plugin, url, 3, Limits::default());
@@ -112,135 +137,6 @@ fn an_end(plugin: &dyn Plugin, url: &str) {
     world.is_lazy = false;
     world.write(0, 2, 2, 8).unwrap();
     world.until("the others go on", |world| world.consumed[2].len() == 3);
-}
-
-/// Three ends that write to one another, come to rest, and write again, of which one dies after so many steps: a record was written, something has come, a
-/// block was consumed, something was acknowledged, something has left.
-struct Steps {
-    world: World,
-    left: u32,
-    taken: u32,
-    /// Who are to be told, of each end; and those whose records were refused.
-    expected: [Vec<u64>; 3],
-}
-
-const VICTIM: usize = 1;
-
-impl Steps {
-    fn new(plugin: &dyn Plugin, url: &str, left: u32) -> Self {
-        let limits = Limits::default().block(128).window(512).idle(Duration::from_millis(1));
-        let world = World::new(plugin, url, 3, limits);
-        Self { world, left, taken: 0, expected: Default::default() }
-    }
-
-    fn taken(&mut self) {
-        self.taken += 1;
-        if self.taken == self.left {
-            self.world.ports[VICTIM] = None;
-        }
-    }
-
-    fn write_all(&mut self, phase: u64) {
-        for number in 0..2_u32 {
-            for (from, to) in [(0, 1), (1, 0), (2, 1), (0, 2), (1, 2)] {
-                let notice = phase * 1000 + u64::from(100 * from + 10 * to + number);
-                let Some(port) = &mut self.world.ports[from as usize] else { continue };
-                let written = port.record(to, number, 100, 1 << 20).map(|room| room.fill(7));
-                match written {
-                    Ok(()) => {
-                        let when = if number % 2 == 0 { When::Consumed } else { When::Sent };
-                        port.tell(to, when, notice);
-                        self.expected[from as usize].push(notice);
-                    }
-                    Err(error) => assert!(matches!(error, Error::Gone { end: 1, .. }), "{error}"),
-                }
-                self.taken();
-            }
-        }
-    }
-
-    /// What the end does once; `None`: it is dead.
-    fn round(&mut self, at: usize) -> Option<()> {
-        let mut batch = Batch::default();
-        if self.world.ports[at].as_mut()?.advance(Instant::now(), &mut batch).unwrap() {
-            self.taken();
-        }
-        while let Some(event) = self.world.ports[at].as_mut()?.next(&mut batch) {
-            match event {
-                Event::Block(block) => self.world.waiting[at].push(block.keep()),
-                Event::Gone { end, notices, .. } => self.world.gone[at].push((end, notices)),
-                other => panic!("{other:?}"),
-            }
-            self.taken();
-        }
-        while !self.world.waiting[at].is_empty() {
-            let mut block = self.world.waiting[at].remove(0);
-            let block = block.arrived();
-            let mut bytes = block.bytes();
-            while let Some(record) = next_record(&mut bytes).unwrap() {
-                self.world.consumed[at].push((block.from(), record.tag, record.bytes.len()));
-            }
-            self.world.ports[at].as_mut()?.consumed(block);
-            self.taken();
-        }
-        let before = self.world.ports[at].as_ref()?.stats();
-        self.world.ports[at].as_mut()?.acknowledge();
-        if self.world.ports[at].as_ref()?.stats() != before {
-            self.taken();
-        }
-        if self.world.ports[at].as_mut()?.flush_all() {
-            self.taken();
-        }
-        let port = self.world.ports[at].as_mut()?;
-        self.world.told[at].extend(std::iter::from_fn(|| port.due()));
-        Some(())
-    }
-
-    fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
-        watchdog::until(what, || {
-            for at in 0..3 {
-                let _dead = self.round(at);
-            }
-            holds(self)
-        });
-    }
-
-    /// Each of those that live has heard of each of its records once, though of some that their end is gone.
-    fn all_told(&self) -> bool {
-        (0..3).filter(|at| self.world.ports[*at].is_some()).all(|at| {
-            let of_gone = self.world.gone[at].iter().flat_map(|(_, notices)| notices);
-            let mut heard: Vec<u64> = self.world.told[at].iter().chain(of_gone).copied().collect();
-            heard.sort_unstable();
-            let mut expected = self.expected[at].clone();
-            expected.sort_unstable();
-            assert!(heard.len() <= expected.len(), "{heard:?} of {expected:?}");
-            heard == expected
-        })
-    }
-}
-
-fn an_end_at_every_step(plugin: &dyn Plugin, url: &str) {
-    let (mut left, mut has_died) = (0, true);
-    while has_died {
-        let _watchdog = Watchdog::start();
-        left += 1;
-        let mut steps = Steps::new(plugin, url, left);
-        for phase in 0..2 {
-            steps.write_all(phase);
-            steps.until("everybody is told", Steps::all_told);
-            let none = |it: &Steps| it.world.ports.iter().flatten().all(|it| it.connections() == 0);
-            steps.until("nothing is left of it", none);
-        }
-        has_died = steps.world.ports[VICTIM].is_none();
-        let of_survivor: Vec<_> = steps.world.consumed[2].iter().filter(|it| it.0 == 0).collect();
-        let tags: Vec<u32> = of_survivor.iter().map(|it| it.1).collect();
-        assert_eq!(tags, [0, 1, 0, 1], "those that live go on, after step {left}");
-        for gone in &steps.world.gone {
-            assert!(gone.len() <= 1 && gone.iter().all(|(end, _)| *end == 1), "{gone:?}");
-            assert!(has_died || gone.is_empty(), "nobody is gone: {gone:?}");
-        }
-    }
-    assert!(left > 40, "there are so many steps at least: {left}");
 }
 
 fn an_idle_connection(plugin: &dyn Plugin, url: &str) {
@@ -540,6 +436,7 @@ macro_rules! suite {
             suite!(@ $plugin, $url, every_record_arrives_once_and_in_order_from_each_to_each, all_to_all);
             suite!(@ $plugin, $url, a_receiver_that_consumes_nothing_holds_a_window_at_most, a_full_receiver);
             suite!(@ $plugin, $url, records_that_come_one_by_one_keep_no_other_end_from_being_heard, one_by_one);
+            suite!(@ $plugin, $url, acknowledgements_travel_by_what_goes_the_other_way, both_ways);
             suite!(@ $plugin, $url, an_end_that_is_gone_is_named_and_the_others_go_on, an_end);
             suite!(@ $plugin, $url, an_idle_connection_is_closed_and_made_again, an_idle_connection);
             suite!(@ $plugin, $url, what_was_written_to_a_connection_that_was_left_goes_on_with_it, a_connection_that_goes_on);
@@ -553,44 +450,13 @@ macro_rules! suite {
     (@ $plugin:expr, $url:expr, $test:ident, $body:ident) => {
         #[test]
         fn $test() {
-            if super::is_there(&$plugin, $url, concat!(module_path!(), "::", stringify!($test))) {
+            if super::world::is_there(&$plugin, $url, concat!(module_path!(), "::", stringify!($test))) {
                 super::$body(&$plugin, $url);
             }
         }
     };
 }
 
-#[expect(clippy::print_stdout, reason = "a skip is said aloud")]
-fn is_there(plugin: &dyn Plugin, url: &str, test: &str) -> bool {
-    let url = Address::new(url).unwrap();
-    match plugin.open(&url, &OpenOptions::listening()) {
-        Err(NaError::Missing { .. }) => {
-            println!("SKIPPED: {test}: libfabric offers no {} here", url.scheme());
-            false
-        }
-        opened => opened.map(drop).is_ok(),
-    }
-}
-
 suite!(sm, hg_na_sm::SmPlugin, "sm://");
 suite!(tcp, hg_na_tcp::TcpPlugin, "tcp://127.0.0.1");
 suite!(ofi_tcp, hg_na_ofi::OfiPlugin, "ofi+tcp://127.0.0.1");
-
-#[test]
-fn over_sm_an_end_may_die_after_any_step_and_the_others_hear_of_each_record_once() {
-    an_end_at_every_step(&hg_na_sm::SmPlugin, "sm://");
-}
-
-#[test]
-fn over_tcp_an_end_may_die_after_any_step_and_the_others_hear_of_each_record_once() {
-    an_end_at_every_step(&hg_na_tcp::TcpPlugin, "tcp://127.0.0.1");
-}
-
-#[test]
-fn over_ofi_an_end_may_die_after_any_step_and_the_others_hear_of_each_record_once() {
-    let url = "ofi+tcp://127.0.0.1";
-    let test = "over_ofi_an_end_may_die_after_any_step_and_the_others_hear_of_each_record_once";
-    if is_there(&hg_na_ofi::OfiPlugin, url, test) {
-        an_end_at_every_step(&hg_na_ofi::OfiPlugin, url);
-    }
-}

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use hg_channel::{Batch, Directory, Error, Event, Limits, Near, Port, next_record};
-use hg_na::{Address, Domain, OpenOptions, Plugin};
+use hg_na::{Address, Domain, Error as NaError, OpenOptions, Plugin};
 
 /// Ends of separate domains, as if each were a process of its own, or a thread of one, stepped in turn by one thread.
 pub(crate) struct World {
@@ -44,12 +44,18 @@ impl World {
         let contexts: Vec<_> = domains.iter().map(|domain| domain.context(0).unwrap()).collect();
         let addresses: Vec<_> = contexts.iter().map(|it| it.address().clone()).collect();
         let directory = Arc::new(Directory::new(TOKEN, addresses.clone()));
-        let ports = contexts.into_iter().zip(0..).map(|(context, end)| {
-            Some(Port::new(end, context, Arc::clone(&directory), near(end), limits))
+        let ports = contexts.into_iter().zip(&domains).zip(0..).map(|((context, domain), end)| {
+            let port = Port::new(end, context, Arc::clone(&directory), near(end), limits);
+            Some(port.at_most(domain.caps().max_unexpected))
         });
-        let count = ends as usize;
+        Self::with(ports.collect(), addresses)
+    }
+
+    /// Of these ends, among others that are elsewhere.
+    pub(crate) fn with(ports: Vec<Option<Port<u64>>>, addresses: Vec<Address>) -> Self {
+        let count = ports.len();
         Self {
-            ports: ports.collect(),
+            ports,
             consumed: vec![Vec::new(); count],
             told: vec![Vec::new(); count],
             gone: vec![Vec::new(); count],
@@ -108,5 +114,18 @@ impl World {
             self.round();
             holds(self)
         });
+    }
+}
+
+/// Whether this machine has the transport.
+#[expect(clippy::print_stdout, reason = "a skip is said aloud")]
+pub(crate) fn is_there(plugin: &dyn Plugin, url: &str, test: &str) -> bool {
+    let url = Address::new(url).unwrap();
+    match plugin.open(&url, &OpenOptions::listening()) {
+        Err(NaError::Missing { .. }) => {
+            println!("SKIPPED: {test}: libfabric offers no {} here", url.scheme());
+            false
+        }
+        opened => opened.map(drop).is_ok(),
     }
 }
