@@ -47,7 +47,7 @@ impl Directory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Bytes that a block is filled up to: 4 KiB.
+    /// Bytes that a block is filled up to: 4 KiB. Where the transport takes less in one message, that.
     pub block: usize,
     /// Bytes of records that are on their way or wait to be consumed: 256 KiB. Half of it is the longest record.
     pub window: u32,
@@ -62,16 +62,17 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Blocks of so many bytes, at least 64.
+    /// Blocks of so many bytes: at least 64, at most half of the longest window, and at most what the transport takes in one message
+    /// ([`Port::at_most`]).
     #[must_use]
     pub fn block(self, bytes: usize) -> Self {
-        Self { block: bytes.max(64), ..self }
+        Self { block: bytes.clamp(64, BLOCK_MAX), ..self }
     }
 
     /// A window of so many bytes: at least two blocks, at most 1 GiB.
     #[must_use]
     pub fn window(self, bytes: u32) -> Self {
-        Self { window: bytes.min(1 << 30), ..self }
+        Self { window: bytes.min(WINDOW_MAX), ..self }
     }
 
     /// Idle connections are closed after this.
@@ -162,7 +163,7 @@ pub struct Port<N> {
 }
 
 impl<N> Port<N> {
-    /// The end of number `me`, reached by `context`.
+    /// The end of number `me`, reached by `context`, of which [`Port::at_most`] says what it takes.
     ///
     /// # Panics
     /// The directory has no such end.
@@ -177,7 +178,8 @@ impl<N> Port<N> {
         assert!(me < directory.ends(), "end {me} is none of {}", directory.ends());
         let waiter = context.waiter();
         near.join(me, Arc::clone(&waiter));
-        let least = u32::try_from(2 * (limits.block + HEADER + RECORD)).unwrap_or(u32::MAX);
+        let limits = limits.block(limits.block).window(limits.window);
+        let least = u32::try_from(2 * (limits.block + HEADER + RECORD)).unwrap_or(WINDOW_MAX);
         let limits = Limits { window: limits.window.max(least), ..limits };
         Self {
             me,
@@ -205,10 +207,13 @@ impl<N> Port<N> {
         }
     }
 
-    /// A record is at most as long as half of the window, and as the transport's messages.
+    /// The transport takes messages of so many bytes at most ([`hg_na::Caps::max_unexpected`]): a record is no longer, beside being at most half of
+    /// a window, and neither is a block, whatever [`Limits::block`] says. Windows are as they were, since all ends are to have the same.
     #[must_use]
     pub fn at_most(mut self, message: usize) -> Self {
         self.record_max = self.record_max.min(message.saturating_sub(HEADER + RECORD));
+        self.limits.block = self.limits.block.min(message);
+        self.pool = Pool::new(self.limits.block);
         self
     }
 
@@ -572,5 +577,9 @@ impl<N> Drop for Port<N> {
     }
 }
 
+/// Half of all positions are far more.
+const WINDOW_MAX: u32 = 1 << 30;
+/// Two of them fit in a window.
+const BLOCK_MAX: usize = (WINDOW_MAX / 2) as usize - HEADER - RECORD;
 /// An end with so few channels keeps the block of each that is written to now and then.
 const OPEN_MAX: usize = 16;

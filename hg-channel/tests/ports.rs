@@ -93,6 +93,25 @@ fn one_by_one(plugin: &dyn Plugin, url: &str) {
     world.until("it is gone", |world| world.gone[0].iter().any(|(end, _)| *end == 1));
 }
 
+/// Blocks would be longer than any message of the transport.
+fn long_blocks(plugin: &dyn Plugin, url: &str) {
+    const COUNT: u32 = 5000;
+    let _watchdog = Watchdog::start();
+    for block in [1 << 20, usize::MAX] {
+        let mut world = World::new(plugin, url, 2, Limits::default().block(block));
+        for tag in 0..COUNT {
+            world.write(0, 1, tag, 100).unwrap();
+        }
+        world.port(0).tell(1, When::Consumed, 7);
+        world.until("it is told", |world| {
+            assert!(world.gone.iter().all(Vec::is_empty), "nobody is gone: {:?}", world.gone);
+            world.told[0] == [7]
+        });
+        assert!(world.consumed[1].iter().map(|it| it.1).eq(0..COUNT), "each once, in order");
+        assert!(world.port(0).stats().blocks >= 2, "they fit in no one message");
+    }
+}
+
 /// What is consumed is told by records that go the other way.
 fn both_ways(plugin: &dyn Plugin, url: &str) {
     const COUNT: u32 = 20_000;
@@ -436,6 +455,7 @@ macro_rules! suite {
             suite!(@ $plugin, $url, every_record_arrives_once_and_in_order_from_each_to_each, all_to_all);
             suite!(@ $plugin, $url, a_receiver_that_consumes_nothing_holds_a_window_at_most, a_full_receiver);
             suite!(@ $plugin, $url, records_that_come_one_by_one_keep_no_other_end_from_being_heard, one_by_one);
+            suite!(@ $plugin, $url, blocks_are_no_longer_than_messages_whatever_was_asked_for, long_blocks);
             suite!(@ $plugin, $url, acknowledgements_travel_by_what_goes_the_other_way, both_ways);
             suite!(@ $plugin, $url, an_end_that_is_gone_is_named_and_the_others_go_on, an_end);
             suite!(@ $plugin, $url, an_idle_connection_is_closed_and_made_again, an_idle_connection);
