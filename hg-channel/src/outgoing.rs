@@ -293,6 +293,7 @@ impl<N> Outgoing<N> {
     #[inline]
     pub(crate) fn leave(&mut self) -> Option<Block> {
         let block = self.sealed.pop_front()?;
+        give_back(&mut self.sealed, SEALED_KEPT);
         self.posted = block.end;
         Some(block)
     }
@@ -328,7 +329,9 @@ impl<N> Outgoing<N> {
         let reached = [self.posted, self.consumed];
         for (notices, reached) in self.notices.iter_mut().zip(reached) {
             if notices.front().is_some_and(|(position, _)| *position <= reached) {
-                return notices.pop_front().map(|(_, notice)| notice);
+                let due = notices.pop_front();
+                give_back(notices, NOTICES_KEPT);
+                return due.map(|(_, notice)| notice);
             }
         }
         None
@@ -375,9 +378,39 @@ impl<N> Outgoing<N> {
     pub(crate) fn end(&mut self) -> Vec<N> {
         (self.open, self.sealed) = Default::default();
         (self.posted, self.consumed) = (self.written, self.written);
-        self.notices.iter_mut().flat_map(|notices| notices.drain(..)).map(|(_, it)| it).collect()
+        let notices = std::mem::take(&mut self.notices);
+        notices.into_iter().flatten().map(|(_, it)| it).collect()
+    }
+
+    /// Nothing goes for now: gives back what was there for more than is left.
+    pub(crate) fn rest(&mut self, pool: &mut Pool) {
+        self.close_empty(pool);
+        give_back(&mut self.sealed, 0);
+        self.notices.iter_mut().for_each(|notices| give_back(notices, 0));
+    }
+
+    /// Bytes of its memory.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> usize {
+        let of_notices: usize = self.notices.iter().map(VecDeque::capacity).sum();
+        self.open.memory()
+            + self.sealed.iter().map(Block::memory).sum::<usize>()
+            + self.sealed.capacity() * size_of::<Block>()
+            + of_notices * size_of::<(u64, N)>()
+    }
+}
+
+/// Of an empty queue with room for more than `most` the memory is not kept. Filling it again costs a part of what it holds then.
+#[inline]
+fn give_back<T>(queue: &mut VecDeque<T>, most: usize) {
+    if queue.is_empty() && queue.capacity() > most {
+        *queue = VecDeque::new();
     }
 }
 
 /// Blocks of the usual size that an end keeps, beside those of its few channels.
 const SPARE_MAX: usize = 48;
+/// Blocks for which there is room in an empty queue: a window of them.
+const SEALED_KEPT: usize = 64;
+/// Notices likewise.
+const NOTICES_KEPT: usize = 1024;

@@ -549,6 +549,12 @@ impl<N> Port<N> {
         self.connections.values().filter(|it| it.state != State::Forgotten).count()
     }
 
+    /// Bytes of what is kept for writing to other ends.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> usize {
+        self.links.iter().map(|link| link.out.memory()).sum()
+    }
+
     /// The link to an end, opened if it was not.
     #[inline(always)]
     fn link_to(&mut self, end: u32) -> Result<u32, Error> {

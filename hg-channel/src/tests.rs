@@ -1,13 +1,18 @@
 //! The two state machines against a naive stream: any order of writing, refusal, delivery, consumption and news, and an end at any
 //! step.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use hg_na::{Address, OpenOptions, Plugin as _};
 use proptest::prelude::*;
+use watchdog::Watchdog;
 
 use crate::{
-    Directory, Limits, Near, Port,
+    Batch, Directory, Event, Limits, Near, Port,
     incoming::Incoming,
     near::Parcel,
     outgoing::{Outgoing, Pool, When},
@@ -337,6 +342,85 @@ fn a_thread_that_takes_nothing_is_given_at_most_two_windows_of_memory_by_each_se
     };
     let memory: usize = parcels.iter().map(memory).sum();
     assert!(parcels.len() > 5000 && memory <= 2 * limits.window as usize, "{memory} bytes");
+}
+
+/// Queues this many short records that somebody waits for, in messages of their own.
+fn queue(out: &mut Outgoing<u64>, pool: &mut Pool, count: u64) {
+    for notice in 0..count {
+        out.record(pool, 0, 8).fill(1);
+        out.tell(When::Consumed, notice);
+        out.seal_short();
+    }
+}
+
+#[test]
+fn what_a_long_queue_took_is_given_back_when_it_is_empty() {
+    const COUNT: u64 = 100_000;
+    let (mut out, mut pool) = (Outgoing::new(1 << 20), Pool::new(4096));
+    queue(&mut out, &mut pool, COUNT);
+    assert!(out.memory() > 100 * 4096, "{}", out.memory());
+    let mut told = 0;
+    while told < COUNT {
+        while out.front().is_some() {
+            pool.take_back(out.leave().unwrap());
+        }
+        out.consume(out.written().wrapping_sub(u32::try_from(out.waiting()).unwrap())).unwrap();
+        while let Some(notice) = out.due() {
+            assert_eq!(notice, told);
+            told += 1;
+        }
+    }
+    // What is used again, and the open block.
+    assert!(out.memory() <= 10 * 4096, "{}", out.memory());
+    out.rest(&mut pool);
+    assert_eq!(out.memory(), 0, "of one that rests");
+    // It goes on.
+    queue(&mut out, &mut pool, 1);
+    assert!(out.front().is_some());
+}
+
+#[test]
+fn what_waited_for_an_end_that_is_gone_takes_no_memory() {
+    const COUNT: u64 = 10_000;
+    let (mut out, mut pool) = (Outgoing::new(1 << 20), Pool::new(4096));
+    queue(&mut out, &mut pool, COUNT);
+    assert!(out.end().into_iter().eq(0..COUNT));
+    assert_eq!(out.memory(), 0);
+}
+
+#[test]
+fn a_connection_that_was_closed_keeps_no_memory_for_its_receiver() {
+    const COUNT: u64 = 2000;
+    let _watchdog = Watchdog::start();
+    let url = Address::new("sm://").unwrap();
+    let domain = hg_na_sm::SmPlugin.open(&url, &OpenOptions::listening()).unwrap();
+    let contexts = [0, 1].map(|at| domain.context(at).unwrap());
+    let addresses = contexts.iter().map(|it| it.address().clone()).collect();
+    let directory = Arc::new(Directory::new([9; 16], addresses));
+    let limits = Limits::default().idle(Duration::from_millis(1));
+    let ports = contexts.into_iter().zip(0..).map(|(context, end)| {
+        Port::new(end, context, Arc::clone(&directory), Near::new(end, 1), limits)
+    });
+    let mut ports: Vec<Port<u64>> = ports.collect();
+    for notice in 0..COUNT {
+        ports[0].record(1, 0, 8, u64::MAX).unwrap().fill(1);
+        ports[0].tell(1, When::Consumed, notice);
+    }
+    ports[0].flush(1);
+    let (mut batch, mut told) = (Batch::default(), 0);
+    watchdog::until("all are told, and the connection is closed", || {
+        for port in &mut ports {
+            port.advance(Instant::now(), &mut batch).unwrap();
+            while let Some(event) = port.next(&mut batch) {
+                let Event::Block(block) = event else { panic!("{event:?}") };
+                port.consumed(block);
+            }
+            port.acknowledge();
+            told += u64::try_from(std::iter::from_fn(|| port.due()).count()).unwrap();
+        }
+        told == COUNT && ports.iter().all(|it| it.connections() == 0)
+    });
+    assert_eq!([ports[0].memory(), ports[1].memory()], [0, 0]);
 }
 
 #[test]

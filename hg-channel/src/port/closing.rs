@@ -68,6 +68,7 @@ impl<N> Port<N> {
         self.latest = None;
         self.set_state(peer, at, state);
         self.find_other_way(peer, at);
+        self.links[at as usize].out.rest(&mut self.pool);
     }
 
     /// Of a connection that has been accepted.
@@ -167,7 +168,9 @@ impl<N> Port<N> {
             }
         }
         for link in &mut self.links {
-            link.is_active = false;
+            if !std::mem::take(&mut link.is_active) {
+                link.out.rest(&mut self.pool);
+            }
         }
     }
 }
