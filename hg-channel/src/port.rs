@@ -159,6 +159,8 @@ pub struct Port<N> {
     ended: Vec<Event<'static, N>>,
     ending: Vec<Ending>,
     idle_at: Option<Instant>,
+    /// Rounds since then.
+    late: u32,
     stats: Stats,
 }
 
@@ -203,6 +205,7 @@ impl<N> Port<N> {
             ended: Vec::new(),
             ending: Vec::new(),
             idle_at: None,
+            late: 0,
             stats: Stats::default(),
         }
     }

@@ -246,6 +246,31 @@ proptest! {
     }
 }
 
+#[test]
+fn an_idle_connection_is_closed_while_others_leave_no_round_empty() {
+    let mem = Mem::default();
+    let mut world = World::new(&mem, "mem://", 3, Limits::default().idle(IDLE));
+    world.write(0, 1, 0, 8).unwrap();
+    world.write(1, 0, 0, 8).unwrap();
+    (0..10).for_each(|_| world.round());
+    let mut now = Instant::now();
+    for round in 0..1000 {
+        now += IDLE / 2;
+        for to in 0..2 {
+            // Two messages, so that there is one when a glimpse has taken the other.
+            for _ in 0..2 {
+                world.write(2, to, 0, 100).unwrap();
+                world.port(2).flush(to);
+            }
+        }
+        world.step(2, now);
+        assert!(world.step(0, now) && world.step(1, now), "round {round} was empty");
+    }
+    assert_eq!([world.port(0).connections(), world.port(1).connections()], [1; 2]);
+    assert!(world.port(0).stats().reclaimed > 0, "by agreement");
+    assert!(world.gone.iter().all(Vec::is_empty));
+}
+
 /// Longer than what survives of an end that has closed one of its connections.
 const BOUND: Duration = Duration::from_secs(3);
 

@@ -210,8 +210,12 @@ impl<N> Port<N> {
         let mut moved = self.context.progress(now, &mut batch.completions)?;
         self.near.take(self.me, &mut batch.parcels);
         moved |= !batch.parcels.is_empty();
-        if !moved && self.idle_at.is_none_or(|at| at <= now) {
-            self.look_for_idle(now);
+        if self.idle_at.is_none_or(|at| at <= now) {
+            // The best moment is a round that finds nothing; who has none is not to wait for it.
+            self.late += 1;
+            if !moved || self.late >= LATE_ROUNDS {
+                self.look_for_idle(now);
+            }
         }
         if !self.ending.is_empty() {
             moved |= self.end_those_ending(now, !moved);
@@ -527,3 +531,5 @@ const CONNECTIONS_MAX: usize = 8;
 const GLIMPSES: u8 = 4;
 /// ... and such rounds since a glimpse has found something, after which there is one between two.
 const TRUST: u8 = 32;
+/// Rounds that find something, after which idle connections are looked for all the same.
+const LATE_ROUNDS: u32 = 64;

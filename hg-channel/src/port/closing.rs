@@ -150,7 +150,7 @@ impl<N> Port<N> {
     /// Proposes to close connections over which nothing has gone since the last time.
     #[cold]
     pub(super) fn look_for_idle(&mut self, now: Instant) {
-        self.idle_at = Some(now + self.limits.idle);
+        (self.idle_at, self.late) = (Some(now + self.limits.idle), 0);
         for (peer, connection) in &self.connections {
             let link = &mut self.links[connection.link as usize];
             if connection.state != State::Open
