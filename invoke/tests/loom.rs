@@ -127,6 +127,30 @@ fn two_who_await_the_same_are_both_woken() {
 }
 
 #[test]
+fn a_future_that_is_dropped_meanwhile_keeps_nobody_from_being_woken() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let synchronizer = Synchronizer::new();
+        let (note, counting) = counts(&synchronizer, None);
+        let gives_up = thread::spawn({
+            let mut future = synchronizer.clone();
+            move || {
+                let waiter = std::sync::Arc::new(Waiter(Mutex::new(false), Condvar::new()));
+                let waker = Waker::from(std::sync::Arc::clone(&waiter));
+                let polled = Future::poll(Pin::new(&mut future), &mut Context::from_waker(&waker));
+                drop((future, waker));
+                polled
+            }
+        });
+        assert_eq!(wait_for(synchronizer), Ok(()));
+        assert_eq!(note.load(Relaxed), 1);
+        assert!(matches!(gives_up.join().unwrap(), Poll::Pending | Poll::Ready(Ok(()))));
+        counting.join().unwrap();
+    });
+}
+
+#[test]
 fn a_closure_runs_once_and_not_before_the_last_event_that_came_before_it() {
     loom::model(|| {
         let synchronizer = Synchronizer::new();
