@@ -211,7 +211,11 @@ mod tests {
         run: Vec<u64>,
         /// Messages from one end to another.
         ways: Vec<Vec<VecDeque<Message>>>,
-        entered: usize,
+        /// How many barriers each has entered, and how many have ended.
+        entered: Vec<u32>,
+        ended: u32,
+        /// At the end of a barrier what was reported is taken off, as of a group's calls.
+        takes_off: bool,
     }
 
     #[derive(Debug, Clone, Copy)]
@@ -224,7 +228,7 @@ mod tests {
     }
 
     impl World {
-        fn new(shape: Shape) -> Self {
+        fn new(shape: Shape, takes_off: bool) -> Self {
             let count = shape.processes * shape.threads();
             let ends = count as usize;
             Self {
@@ -232,12 +236,14 @@ mod tests {
                 made: vec![0; ends],
                 run: vec![0; ends],
                 ways: vec![vec![VecDeque::new(); ends]; ends],
-                entered: 0,
+                entered: vec![0; ends],
+                ended: 0,
+                takes_off,
             }
         }
 
         fn enter(&mut self, me: usize) {
-            self.entered += 1;
+            self.entered[me] += 1;
             self.quiet[me].enter(Some(1));
             for to in self.quiet[me].services() {
                 self.ways[me][to as usize].push_back(Message::Enter);
@@ -255,9 +261,14 @@ mod tests {
         }
 
         fn send(&mut self, me: usize, out: Out) {
-            if out == Out::Done {
+            if out == Out::Done && me == 0 {
                 assert_eq!(self.calls_left(), 0, "an early end");
-                assert_eq!(self.entered, self.quiet.len(), "nobody is left out");
+                self.ended += 1;
+                assert_eq!(self.entered, vec![self.ended; self.quiet.len()], "nobody is left out");
+            }
+            if out == Out::Done && self.takes_off {
+                let (made, run) = self.quiet[me].reported_last();
+                (self.made[me], self.run[me]) = (self.made[me] - made, self.run[me] - run);
             }
             let to: Vec<u32> = match out {
                 Out::Report(..) => self.quiet[me].above().into_iter().collect(),
@@ -298,37 +309,55 @@ mod tests {
         }
     }
 
+    impl World {
+        /// What an end does, or what comes from one to another.
+        fn happens(&mut self, kind: u8, (a, b, c): (usize, usize, usize), barriers: u32) {
+            let ends = self.quiet.len();
+            let (a, b, c) = (a % ends, b % ends, c % ends);
+            let is_outside = self.quiet[a].is_over();
+            // Service threads enter when they are asked.
+            let is_worker = self.quiet[a].shape.place(self.quiet[a].me).is_some();
+            match kind {
+                0 => self.deliver(a, b, c),
+                1 => self.step(a),
+                2 if is_worker && is_outside && self.entered[a] < barriers => self.enter(a),
+                // Others may not have heard yet that the barrier has ended.
+                3 if is_worker && is_outside && self.entered[a] < barriers => {
+                    self.call(a, b, u8::try_from(c % 3).unwrap(), c % 2 == 0);
+                }
+                _ => {}
+            }
+        }
+    }
+
     proptest! {
         #[test]
-        fn the_barrier_ends_neither_early_nor_never(
+        fn no_barrier_of_several_ends_early_or_never(
             (processes, workers, services) in (1_u32..4, 1_u32..4, 0_u32..3),
+            (barriers, takes_off) in (1_u32..4, any::<bool>()),
             calls in prop::collection::vec((0_usize..15, 0_usize..15, 0_u8..4, any::<bool>()), 0..12),
-            moves in prop::collection::vec((0_u8..3, 0_usize..15, 0_usize..15, 0_usize..15), 0..400),
+            moves in prop::collection::vec((0_u8..4, 0_usize..15, 0_usize..15, 0_usize..15), 0..600),
         ) {
             let shape = Shape { processes, workers, services };
             let ends = (processes * shape.threads()) as usize;
-            let mut world = World::new(shape);
+            let mut world = World::new(shape, takes_off);
             for (from, to, more, counts) in calls {
                 world.call(from % ends, to % ends, more, counts);
             }
-            // Service threads enter when they are asked.
-            let is_worker = |end: usize| end % (shape.threads() as usize) < workers as usize;
-            let mut inside: Vec<bool> = (0..ends).map(|end| !is_worker(end)).collect();
-            let all = (0..200).flat_map(|_| (0..ends).flat_map(move |a| (0..ends).map(move |b| (a, b))));
-            let rest = all.flat_map(|(a, b)| [(0, a, b, b), (1, a, b, a), (2, a, b, a)]);
-            for (kind, a, b, c) in moves.into_iter().chain(rest) {
-                let (a, b, c) = (a % ends, b % ends, c % ends);
-                match kind {
-                    0 => world.deliver(a, b, c),
-                    1 => world.step(a),
-                    _ if !inside[a] => {
-                        inside[a] = true;
-                        world.enter(a);
-                    }
-                    _ => {}
+            for (kind, a, b, c) in moves {
+                world.happens(kind, (a, b, c), barriers);
+            }
+            let is_over = |world: &World| {
+                world.ended == barriers && world.quiet.iter().all(Quiet::is_over)
+            };
+            let mut rounds = 200 * barriers;
+            while !is_over(&world) && rounds > 0 {
+                rounds -= 1;
+                for (a, b) in (0..ends).flat_map(|a| (0..ends).map(move |b| (a, b))) {
+                    (0..3).for_each(|kind| world.happens(kind, (a, b, a), barriers));
                 }
             }
-            prop_assert!(world.quiet.iter().all(Quiet::is_over), "a missed end");
+            prop_assert!(is_over(&world), "a missed end");
             let last = world.quiet.iter().map(Quiet::reported_last);
             let last = last.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
             prop_assert_eq!(last.0, last.1, "what is taken off at the end is equally many");

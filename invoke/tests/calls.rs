@@ -120,6 +120,61 @@ fn with_each_choice(url: &str) {
     all_to_all(url, &small.packing(Packing::Plain), How::default(), 300);
 }
 
+/// One stream in which each call has another choice than the one before.
+fn with_mixed_choices(url: &str) {
+    const COUNT: u64 = 900;
+    let small = fabric().limits(Limits::default().block(256).window(2048)).queue_max(8192);
+    for packing in [Packing::Trad, Packing::Ovfl, Packing::Plain] {
+        let runs = run(url, (2, 2), &small.clone().packing(packing), |worker| {
+            let (me, mut full) = (worker.place(), 0);
+            for number in 0..COUNT {
+                // Runs of queued calls stand before those that come back and those that wait.
+                let room = match number % 60 {
+                    0..40 => Room::Queue,
+                    40..50 => Room::Return,
+                    _ => Room::Wait,
+                };
+                for to in worker.everybody().filter(|to| to.process != me.process) {
+                    let args = (me.thread, number);
+                    while let Err(refused) = worker.call_with(to, note, args, How::room(room)) {
+                        assert!(room != Room::Wait && refused.args == args, "{refused}");
+                        assert!(matches!(refused.error, Error::Full(place) if place == to));
+                        full += 1;
+                        worker.progress().unwrap();
+                    }
+                }
+            }
+            worker.quiesce().unwrap();
+            let run = RUN.with_borrow_mut(std::mem::take);
+            worker.finish().unwrap();
+            (run, full)
+        });
+        assert!(runs.iter().any(|(_, full)| *full > 0), "there was no room for some");
+        for ((run, _), sender) in runs.iter().flat_map(|run| [(run, 0), (run, 1)]) {
+            let numbers = run.iter().filter(|it| it.0 == sender).map(|it| it.1);
+            assert!(numbers.eq(0..COUNT), "each once, in order");
+        }
+    }
+}
+
+/// Of more bytes than a message may have.
+fn long_blocks(url: &str) {
+    const COUNT: u64 = 30_000;
+    let runs = run(url, (2, 1), &fabric().limits(Limits::default().block(1 << 20)), |worker| {
+        let other = Place { process: 1 - worker.place().process, thread: 0 };
+        for number in 0..COUNT {
+            worker.call(other, note, (0, number)).unwrap();
+        }
+        worker.quiesce().unwrap();
+        let run = RUN.with_borrow_mut(std::mem::take);
+        worker.finish().unwrap();
+        run
+    });
+    for run in runs {
+        assert!(run.into_iter().eq((0..COUNT).map(|number| (0, number))), "each once, in order");
+    }
+}
+
 fn calls_that_call(url: &str) {
     let runs = run(url, (3, 2), &fabric(), |worker| {
         for round in 0..3_u64 {
@@ -294,6 +349,8 @@ fn an_end(url: &str) {
 
 over_each_transport! {
     every_call_runs_once_and_in_order_whatever_is_chosen_for_full_receivers => with_each_choice,
+    calls_stay_in_order_with_all_choices_for_full_receivers_in_one_stream => with_mixed_choices,
+    blocks_that_are_asked_to_be_longer_than_messages_end_nothing => long_blocks,
     the_barrier_waits_for_calls_that_calls_make => calls_that_call,
     arguments_of_any_length_are_run_or_refused => long_arguments,
     a_function_that_panics_has_run_and_those_behind_it_run => panics_elsewhere,

@@ -219,3 +219,92 @@ impl Told {
         Some(self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// One call with a buffer: what is told of it, by whom, and whether that fails.
+    #[derive(Debug, Clone, Copy)]
+    struct Call {
+        when: Option<When>,
+        /// It has left, or has run, before the caller is told that it was made.
+        is_early: bool,
+        run_fails: bool,
+        move_fails: bool,
+    }
+
+    fn calls() -> impl Strategy<Value = Vec<Call>> {
+        let when = prop_oneof![Just(None), Just(Some(When::Sent)), Just(Some(When::Consumed))];
+        let call =
+            (when, any::<[bool; 3]>()).prop_map(|(when, [is_early, run_fails, move_fails])| Call {
+                when,
+                is_early,
+                run_fails,
+                move_fails,
+            });
+        prop::collection::vec(call, 0..8)
+    }
+
+    /// What is to come of a call.
+    enum Event {
+        Ran(Synchronizer, bool),
+        Moved(Synchronizer, bool),
+    }
+
+    impl Event {
+        fn comes(self) {
+            let (Self::Ran(told, fails) | Self::Moved(told, fails)) = self;
+            told.count(fails.then_some(Error::Inside));
+        }
+    }
+
+    /// Makes a call as the worker does; who is to be told of what.
+    fn make(call: Call, how: How<'_>) -> Vec<Event> {
+        let told = Told::new(how);
+        let mut events = Vec::new();
+        if let Some((when, synchronizer)) = told.of_call(how).notify {
+            assert_eq!(when, When::Consumed, "of its leaving the bytes tell");
+            synchronizer.expect_one();
+            events.push(Event::Ran(synchronizer.clone(), call.run_fails));
+        }
+        if call.is_early {
+            events.drain(..).for_each(Event::comes);
+        }
+        events.extend(told.of_bytes(how).map(|it| Event::Moved(it, call.move_fails)));
+        events
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_waits_is_told_once_when_all_has_come_in_any_order(
+            calls in calls(), order in prop::collection::vec(any::<prop::sample::Index>(), 16),
+        ) {
+            let done = Synchronizer::new();
+            let (mut events, mut fails) = (Vec::new(), false);
+            for call in &calls {
+                let how = match call.when {
+                    None => How::default(),
+                    Some(When::Sent) => How::default().when_sent(&done),
+                    Some(When::Consumed) => How::default().when_run(&done),
+                };
+                events.extend(make(*call, how));
+                let runs = call.when == Some(When::Consumed) && call.run_fails;
+                fails |= runs || call.when.is_some() && call.move_fails;
+            }
+            let waiting = calls.iter().filter(|call| call.when.is_some()).count() as u64;
+            prop_assert_eq!(done.left(), waiting, "one each, whatever has come already");
+            for at in order {
+                if !events.is_empty() {
+                    prop_assert!(done.left() > 0, "told before all has come");
+                    events.swap_remove(at.index(events.len())).comes();
+                }
+            }
+            prop_assert!(events.is_empty());
+            let expected = if fails { Err(Error::Inside) } else { Ok(()) };
+            prop_assert_eq!(done.result(), Some(expected));
+        }
+    }
+}
