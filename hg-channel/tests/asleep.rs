@@ -3,6 +3,9 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+#[expect(dead_code, reason = "a part of it is needed here")]
+mod world;
+
 use std::{
     sync::{
         Arc,
@@ -149,4 +152,16 @@ fn over_sm_ends_that_sleep_hear_of_a_death_after_any_step() {
 #[test]
 fn over_tcp_ends_that_sleep_hear_of_a_death_after_any_step() {
     ends_that_sleep(&hg_na_tcp::TcpPlugin, "tcp://127.0.0.1", u32::MAX);
+}
+
+#[test]
+fn over_ofi_ends_that_sleep_hear_of_a_death_after_any_step() {
+    let url = "ofi+tcp://127.0.0.1";
+    if world::is_there(
+        &hg_na_ofi::OfiPlugin,
+        url,
+        "over_ofi_ends_that_sleep_hear_of_a_death_after_any_step",
+    ) {
+        ends_that_sleep(&hg_na_ofi::OfiPlugin, url, u32::MAX);
+    }
 }

@@ -298,7 +298,7 @@ macro_rules! suite {
 
 suite!(sm, hg_na_sm::SmPlugin, "sm://", 1);
 suite!(tcp, hg_na_tcp::TcpPlugin, "tcp://127.0.0.1", 1);
-suite!(ofi_tcp, hg_na_ofi::OfiPlugin, "ofi+tcp://127.0.0.1", 12);
+suite!(ofi_tcp, hg_na_ofi::OfiPlugin, "ofi+tcp://127.0.0.1", 7);
 
 /// The plugin of a process, by the address that it is told.
 fn plugin_of(url: &str) -> Box<dyn Plugin> {
