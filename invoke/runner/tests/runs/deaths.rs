@@ -12,8 +12,9 @@ use nix::{
 use watchdog::Watchdog;
 
 use crate::{
-    RUNNER,
+    OFI, RUNNER,
     common::{command, has},
+    has_ofi,
 };
 
 /// Starts a command, kills a rank by the process that it says it is when it says that it is so far, and reads to the end: the
@@ -82,6 +83,13 @@ fn whoever_is_killed_is_named_by_all_others_over_shared_memory() {
 #[test]
 fn whoever_is_killed_is_named_by_all_others_over_tcp() {
     in_each_case("tcp://127.0.0.1", &CASES);
+}
+
+#[test]
+fn whoever_is_killed_is_named_by_all_others_over_libfabric() {
+    if has_ofi("whoever_is_killed_is_named_by_all_others_over_libfabric") {
+        in_each_case(OFI, &CASES[..3]);
+    }
 }
 
 #[test]

@@ -18,6 +18,18 @@ use serde_json::Value;
 
 const RUNNER: &str = env!("CARGO_BIN_EXE_invoke-runner");
 
+const OFI: &str = "ofi+tcp://127.0.0.1";
+
+/// Is there a libfabric that has the provider? If not, the test says that it is skipped.
+fn has_ofi(test: &str) -> bool {
+    let outcome = common::run(RUNNER, &["--local", "1", "--count", "1", "--url", OFI], &[]);
+    let is_missing = outcome.code != Some(0) && outcome.err.contains("libfabric");
+    if is_missing {
+        println!("SKIPPED: {test}: libfabric offers no ofi+tcp here");
+    }
+    !is_missing
+}
+
 /// The last line, after a run of so many threads in which each call ran once, in order and whole.
 fn total(outcome: &Outcome, threads: u64) -> Value {
     assert_eq!(outcome.code, Some(0), "{}", outcome.all());
