@@ -100,7 +100,7 @@ impl Bounds {
 pub struct Fabric {
     threads: u8,
     services: u8,
-    numa: bool,
+    numa: Option<bool>,
     functions: Functions,
     settings: Settings,
     options: OpenOptions,
@@ -119,7 +119,7 @@ impl Fabric {
         Self {
             threads: 1,
             services: 0,
-            numa: false,
+            numa: None,
             functions,
             settings,
             options: OpenOptions::listening(),
@@ -138,10 +138,16 @@ impl Fabric {
         Self { services, ..self }
     }
 
-    /// Each thread has a NUMA node: those of a process are dealt out over the nodes that it may run on, in blocks. What others write to it lies
-    /// there. Service threads run there; a worker's thread does once it has called [`Worker::bind`]. On a machine of one node there is nothing to do.
+    /// Each thread has a NUMA node, on a machine of one node as well: those of a process are dealt out over the nodes that it may run on, in blocks. What
+    /// others write to it lies there. Service threads run there; a worker's thread does once it has called [`Worker::bind`]. Where a process may run on
+    /// more than one, it is so unless [`Fabric::without_numa`] says otherwise.
     pub fn numa(self) -> Self {
-        Self { numa: true, ..self }
+        Self { numa: Some(true), ..self }
+    }
+
+    /// No thread has a NUMA node that is known: the system places threads and memory.
+    pub fn without_numa(self) -> Self {
+        Self { numa: Some(false), ..self }
     }
 
     /// Adds a function. All processes register the same ones, in any order.
@@ -200,7 +206,7 @@ impl Fabric {
         let domain = plugin_of(&address)?.open(&address, &self.options).map_err(setup)?;
         let ids = self.threads.checked_add(self.services);
         let ids = ids.ok_or_else(|| Error::Setup("more than 255 threads".to_owned()))?;
-        let nodes_here = if self.numa { numa::nodes() } else { Vec::new() };
+        let nodes_here = numa::chosen(self.numa, numa::nodes);
         let of = |threads: u8| numa::dealt(&nodes_here, threads.into()).map(|it| it.cloned());
         let nodes: Vec<Option<Node>> = of(self.threads).chain(of(self.services)).collect();
         let contexts = (0..ids).zip(&nodes).map(|(id, node)| match node {

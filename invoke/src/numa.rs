@@ -50,6 +50,15 @@ fn list(text: &str) -> Option<Vec<usize>> {
     Some(ranges.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
+/// Those to which threads are dealt out: all that there are where it was asked for; where nobody has said anything, if there is a choice.
+pub(crate) fn chosen(asked: Option<bool>, nodes: impl FnOnce() -> Vec<Node>) -> Vec<Node> {
+    match asked {
+        Some(false) => Vec::new(),
+        Some(true) => nodes(),
+        None => Some(nodes()).filter(|it| it.len() > 1).unwrap_or_default(),
+    }
+}
+
 /// The node of each of so many threads: neighbours share one.
 pub(crate) fn dealt(nodes: &[Node], threads: usize) -> impl Iterator<Item = Option<&Node>> {
     (0..threads).map(move |thread| nodes.get(thread * nodes.len() / threads))
@@ -122,6 +131,15 @@ mod tests {
         assert_eq!(numbers(1), [2]);
         assert_eq!(numbers(5), [2, 2, 2, 10, 10]);
         assert!(dealt(&[], 3).all(|it| it.is_none()));
+    }
+
+    #[test]
+    fn threads_are_dealt_out_where_there_is_more_than_one_node_or_it_was_asked_for() {
+        let nodes = |count| (0..count).map(|number| Node { number, cores: vec![0] }).collect();
+        let chosen = |asked, count| super::chosen(asked, || nodes(count)).len();
+        assert_eq!([0, 1, 2].map(|count| chosen(None, count)), [0, 0, 2]);
+        assert_eq!([0, 1, 2].map(|count| chosen(Some(true), count)), [0, 1, 2]);
+        assert_eq!([0, 1, 2].map(|count| chosen(Some(false), count)), [0, 0, 0]);
     }
 
     #[test]

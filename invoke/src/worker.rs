@@ -60,7 +60,7 @@ pub(crate) struct Common {
     pub(crate) shape: Shape,
     /// Of each end, the number of its NUMA node.
     pub(crate) nodes: Vec<Option<u32>>,
-    /// Those of this machine on which the process may run; none where they were not asked for.
+    /// Those of this machine on which the process may run; none where threads have none.
     pub(crate) nodes_here: Vec<Node>,
     pub(crate) domain: Arc<dyn Domain>,
 }
@@ -205,8 +205,8 @@ impl Worker {
         self.place().thread >= self.common.shape.workers
     }
 
-    /// The NUMA node of a thread of the job, by its number there. None where [`Fabric::numa`](crate::Fabric::numa) was not asked for, or its
-    /// system tells of no nodes, or there is no such thread; [`Place::any_of`] names no thread.
+    /// The NUMA node of a thread of the job, by its number there. None where its process may run on one node alone and
+    /// [`Fabric::numa`](crate::Fabric::numa) was not asked for, or its system tells of no nodes, or there is no such thread; [`Place::any_of`] names no thread.
     #[must_use]
     pub fn numa_node(&self, of: Place) -> Option<u32> {
         let end = self.end_of_thread(of).ok()?;

@@ -111,7 +111,7 @@ impl Worker {
     ///
     /// # Errors
     /// As [`Worker::allocate`]; [`Error::Setup`]: this process may not run on that node, there is none, or
-    /// [`Fabric::numa`](crate::Fabric::numa) was not asked for.
+    /// no nodes are known here ([`Fabric::numa`](crate::Fabric::numa)).
     pub fn allocate_on(&self, node: u32, bytes: usize) -> Result<Buffer, Error> {
         let found = self.common.nodes_here.iter().find(|it| it.number == node);
         let none = || match self.numa_node(self.place()) {
