@@ -2,30 +2,36 @@
 //!
 //! | figure            | what it is                                                                                  | beside it       |
 //! |-------------------|---------------------------------------------------------------------------------------------|-----------------|
+//! | `cache_line_round_trip` | whether the two cores are near or far, which decides what is promised                 |                 |
+//! | `block_stream`    | messages of 4 KiB a second on a bare context over `sm://`, one way                          | `ring_rate`     |
 //! | `invoke_trad`     | calls a second, packed into blocks of 4 KiB                                                 | `ring_rate`     |
-//! | `invoke_blocks`   | the same with arguments that fill a block each: a bare stream of blocks                     | `ring_rate`     |
-//! | `calls_to_blocks` | the bytes of packed calls in proportion to those of that stream                             |                 |
+//! | `invoke_blocks`   | the same with arguments that fill a block each                                              | `block_stream`  |
+//! | `calls_to_blocks` | the bytes of packed calls in proportion to those of `block_stream`                          |                 |
 //! | `invoke_plain`    | a message each, always                                                                      | `ring_rate`     |
 //! | `invoke_ovfl`     | a message each while the transport takes them                                               | `invoke_plain`  |
 //! | `invoke_thread`   | packed calls to another thread of the same process                                          | `ring_rate`     |
 //! | `invoke_notified` | the time of one call until its caller knows that it has run; both sides spin                | the 8-byte RPC  |
 //!
+//! What has another limit beside it, or none, says by `ring_ratio` how many calls there are in proportion to `ring_rate`.
+//!
 //! Where there is no room, a call comes back and is made again after some progress: both sides spin. A rate ends when the last call is known to have run, and counts
 //! only if all have. Arguments of 8 bytes are a number, longer ones bytes and their length.
 
+mod bare;
 mod stepped;
 mod workers;
 
 use std::rc::Rc;
 
 use crate::error::Error;
-use crate::limits::ring;
+use crate::limits::{cache_line, ring};
 use crate::measure::{Measure, Subject, Unit, Wait};
 use crate::pair::Cores;
 use crate::product::call::{Caller, Shape, WORD};
 use crate::product::target::Target;
-use crate::report;
-use crate::turns::{Place, Turns, derived};
+use crate::report::{self, Figure};
+use crate::turns::{Place, Taken, Turns, derived};
+pub(crate) use bare::serve as serve_blocks;
 pub(crate) use stepped::step;
 use workers::Workers;
 pub(crate) use workers::{InvokedArguments, Packed, serve};
@@ -53,24 +59,30 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     cores.pin_origin()?;
     let url = &arguments.url;
     let mut turns = Turns::default();
+    let line = turns.add(cache_line::Pair::start(cores, cache_line::Payload::Word)?);
+    turns.line(move |taken| taken.figure(line));
     let ring = turns.add(ring::Pair::start(cores, INFLIGHT)?);
+    let stream = turns.add(bare::Stream::start(cores)?);
+    turns.line(move |taken| taken.beside(stream, ring));
     let packed = Rc::new(Workers::of_processes(url, Packed::Trad, cores)?);
     add(&mut turns, ring, Rate::new("invoke_trad", url, &packed, WORD as u64));
     let blocks = turns.add(Rate::new("invoke_blocks", url, &packed, BLOCK));
     for &size in &arguments.sizes {
         let calls = add(&mut turns, ring, Rate::new("invoke_trad", url, &packed, size));
         turns.line(move |taken| {
-            let share = (size + RECORD) as f64 / (BLOCK + RECORD) as f64;
+            let share = (size + RECORD) as f64 / 4096.0;
             let subject = Subject::new("calls_to_blocks", Unit::Ratio);
             let subject = Subject { size: Some(size), ..subject };
-            derived(subject, taken.ratio(calls, blocks).map(|ratio| ratio * share))
+            let ratios = taken.ratio(calls, stream).map(|ratio| ratio * share);
+            in_rings(derived(subject, ratios), taken, (calls, ring))
         });
     }
-    turns.line(move |taken| taken.beside(blocks, ring));
+    turns.line(move |taken| in_rings(taken.beside(blocks, stream), taken, (blocks, ring)));
     let plain = Rc::new(Workers::of_processes(url, Packed::Plain, cores)?);
     let plain = add(&mut turns, ring, Rate::new("invoke_plain", url, &plain, WORD as u64));
     let ovfl = Rc::new(Workers::of_processes(url, Packed::Ovfl, cores)?);
-    add(&mut turns, plain, Rate::new("invoke_ovfl", url, &ovfl, WORD as u64));
+    let ovfl = turns.add(Rate::new("invoke_ovfl", url, &ovfl, WORD as u64));
+    turns.line(move |taken| in_rings(taken.beside(ovfl, plain), taken, (ovfl, ring)));
     let threads = Rc::new(Workers::of_threads(cores)?);
     add(&mut turns, ring, Rate::new("invoke_thread", url, &threads, WORD as u64));
     if !arguments.no_tcp {
@@ -82,7 +94,12 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let call = turns.add(Caller::connect(shape, &target)?);
     turns.line(move |taken| taken.figure(call));
     let notified = turns.add(Notified { url: url.clone(), workers: packed });
-    turns.line(move |taken| taken.beside(notified, call));
+    turns.line(move |taken| {
+        // One after the other: as many a second as its time goes into one.
+        let a_second = taken.values(notified).iter().map(|us| 1e6 / us);
+        let ratios = a_second.zip(taken.values(ring)).map(|(calls, ring)| calls / ring);
+        taken.beside(notified, call).in_rings(median(ratios))
+    });
     report::print(json, &turns.take(arguments.repetitions)?)
 }
 
@@ -91,6 +108,15 @@ fn add(turns: &mut Turns, limit: Place, rate: Rate) -> Place {
     let rate = turns.add(rate);
     turns.line(move |taken| taken.beside(rate, limit));
     rate
+}
+
+/// How often a rate is that of bare rings, beside its own limit.
+fn in_rings(figure: Figure, taken: &Taken<'_>, (calls, ring): (Place, Place)) -> Figure {
+    figure.in_rings(median(taken.ratio(calls, ring)))
+}
+
+fn median(ratios: impl Iterator<Item = f64>) -> f64 {
+    derived(Subject::new("ring_ratio", Unit::Ratio), ratios).median()
 }
 
 /// Calls a second.

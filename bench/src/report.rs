@@ -21,6 +21,8 @@ pub(crate) struct Figure {
     summary: Summary,
     #[serde(flatten)]
     beside: Option<Beside>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ring_ratio: Option<f64>,
 }
 
 /// The limit that a figure is held against.
@@ -34,7 +36,7 @@ struct Beside {
 impl Figure {
     /// A figure without a limit.
     pub(crate) fn new(subject: Subject, summary: Summary) -> Figure {
-        Figure { subject, summary, beside: None }
+        Figure { subject, summary, beside: None, ring_ratio: None }
     }
 
     /// A figure that was counted once.
@@ -61,6 +63,11 @@ impl Figure {
             ratio: self.summary.median / limit.summary.median,
         });
         self
+    }
+
+    /// The same with its ratio to `ring_rate`, where another limit is beside it.
+    pub(crate) fn in_rings(self, ratio: f64) -> Figure {
+        Figure { ring_ratio: Some(ratio), ..self }
     }
 
     /// The table's columns, as words: what the JSON object has, numbers shortened.
@@ -111,7 +118,9 @@ fn line(out: &mut dyn Write, cells: &[String], widths: &[usize]) -> io::Result<(
     for (c, (cell, &width)) in cells.iter().zip(widths).enumerate().filter(|(_, (_, w))| **w > 0) {
         let cell = match COLUMNS[c] {
             "segments" | "size" | "inflight" | "peers" | "median" | "p99" | "min" | "max"
-            | "repetitions" | "limit_median" | "ratio" => format!("{cell:>width$}  "),
+            | "repetitions" | "limit_median" | "ratio" | "ring_ratio" => {
+                format!("{cell:>width$}  ")
+            }
             _ => format!("{cell:<width$}  "),
         };
         text.push_str(&cell);
@@ -130,7 +139,7 @@ fn significant(value: f64) -> String {
 }
 
 /// The keys, in the order of [`Figure`].
-const COLUMNS: [&str; 20] = [
+const COLUMNS: [&str; 21] = [
     "figure",
     "url",
     "via",
@@ -151,6 +160,7 @@ const COLUMNS: [&str; 20] = [
     "limit",
     "limit_median",
     "ratio",
+    "ring_ratio",
 ];
 
 #[cfg(test)]
@@ -192,7 +202,7 @@ mod tests {
         let figure = Figure::new(subject, summary());
         let limit = Summary { median: 2.0, ..summary() };
         let subject = Subject::round_trip("cache_line_round_trip", 8, Wait::Spin);
-        let figure = figure.beside(&Figure::new(subject, limit));
+        let figure = figure.beside(&Figure::new(subject, limit)).in_rings(0.5);
         let text = serde_json::to_string(&figure).expect("texts and numbers");
         let mut rest = text.as_str();
         for key in COLUMNS {

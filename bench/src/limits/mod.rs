@@ -59,6 +59,8 @@ pub(crate) enum Role {
     TcpStream,
     /// Owns the memory of [`cma`].
     Memory,
+    /// Receives the blocks of [`crate::invoke`].
+    Blocks,
 }
 
 /// The second process: answers until its parent is gone.
@@ -72,6 +74,7 @@ pub(crate) fn serve(role: Role, control: Control) -> Result<(), Error> {
         Role::Stream => stream::serve(control),
         Role::TcpStream => tcp_stream::serve(control),
         Role::Memory => cma::serve(control),
+        Role::Blocks => crate::invoke::serve_blocks(control),
     }
 }
 
@@ -191,6 +194,7 @@ mod tests {
             "stream",
             "tcp-stream",
             "memory",
+            "blocks",
         ];
         for role in roles {
             assert!(<Role as clap::ValueEnum>::from_str(role, false).is_ok(), "{role}");

@@ -22,7 +22,7 @@ fn check(line: &Value) {
     let known = ["figure", "url", "via", "op", "memory", "segments", "caches", "size", "inflight"];
     let known = known.into_iter().chain(["wait", "peers", "unit", "median", "p99", "min", "max"]);
     let known: BTreeSet<&str> =
-        known.chain(["repetitions", "limit", "limit_median", "ratio"]).collect();
+        known.chain(["repetitions", "limit", "limit_median", "ratio", "ring_ratio"]).collect();
     let keys = line.as_object().unwrap_or_else(|| panic!("{line}")).keys().map(String::as_str);
     assert!(keys.into_iter().all(|key| known.contains(key)), "{line}");
     assert!(!text(line, "figure").is_empty(), "{line}");
