@@ -137,7 +137,7 @@
 //! not supported; `routing` = `off` leaves out the way by shared memory, which does not reach it. It was tested over an imitation alone.
 
 pub use hg_bulk::{AsRange, Descriptor, Range, RangeRef, RemoteRange, TransferError};
-pub use hg_engine::{Bulk, Busy, EAGER_MAX, Fetch, Transfer, View};
+pub use hg_engine::{Bulk, Busy, EAGER_MAX, Fetch, Transfer, Usage, View};
 pub use hg_na::{Device, Frozen, Keeper, Memory, Rights, Segment, SharedBytes};
 #[cfg(feature = "sm")]
 pub use hg_na_sm::shared::{Buffer, alloc};

@@ -4,7 +4,7 @@ use std::{
     fmt,
     ops::RangeBounds,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{Ordering, fence},
     },
 };
@@ -24,6 +24,27 @@ pub struct Bulk {
     local: Arc<Local>,
     address: Address,
     eager_max: u64,
+}
+
+/// Whether memory of a [`Bulk`] is in use, for whoever does not keep it: [`Bulk::usage`].
+#[derive(Debug, Clone)]
+pub struct Usage(Weak<Local>);
+
+impl Usage {
+    /// As [`Bulk::is_in_use`] says while there is the `Bulk`, which may have come back out of [`Busy`] meanwhile.
+    #[must_use]
+    pub fn goes_on(&self) -> bool {
+        let goes_on = self.0.strong_count() > 1;
+        // Acquire, with the Release of whoever has let go of it last: its bytes came before.
+        fence(Ordering::Acquire);
+        goes_on
+    }
+
+    /// Whether it is that of this memory.
+    #[must_use]
+    pub fn is_of(&self, bulk: &Bulk) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&bulk.local))
+    }
 }
 
 impl Bulk {
@@ -104,13 +125,16 @@ impl Bulk {
     }
 
     /// Whether a range of it is left, or a transfer: one that was dropped, cancelled, or has failed counts until the transport
-    /// touches its memory no more.
+    /// touches its memory no more. What another thread moves within [`Engine::pull`] at this moment does not count.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
-        let is_shared = Arc::strong_count(&self.local) > 1;
-        // Acquire, with the Release of whoever has let go of it last: its bytes came before.
-        fence(Ordering::Acquire);
-        is_shared
+        self.usage().goes_on()
+    }
+
+    /// Tells the same to whoever does not keep it.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage(Arc::downgrade(&self.local))
     }
 
     /// Ends all access by others, waiting (bounded) for those in the middle of one, and gives the memory

@@ -71,7 +71,7 @@ mod transfer;
 mod view;
 
 pub use builder::Builder;
-pub use bulk::{Bulk, Busy};
+pub use bulk::{Bulk, Busy, Usage};
 pub use call::{Call, CallOptions, OneWay, OwnedCall};
 pub use dump::dump_engines;
 pub use engine::Engine;

@@ -10,6 +10,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     thread,
@@ -126,12 +127,16 @@ pub(crate) enum Done {
 
 type Shared = Arc<Mutex<Option<Box<dyn Blocks>>>>;
 
+/// Set when the user gets the blocks back: jobs that have not begun are dropped.
+type GivenBack = Arc<AtomicBool>;
+
 /// The driver's side.
 pub(crate) struct Disk {
     /// With the number of the group that wants it: what is done for one before counts no more.
     jobs: Sender<(u64, Job)>,
     group: u64,
     blocks: Shared,
+    given_back: GivenBack,
     block_size: u64,
     slots: Option<Slots>,
     offered: BTreeMap<(u32, u64), u64>,
@@ -153,13 +158,16 @@ impl Disk {
         let slots = Slots::new(engine, block_size)?;
         let (jobs, list) = channel();
         let blocks: Shared = Arc::new(Mutex::new(Some(blocks)));
-        let work = Work { blocks: Arc::clone(&blocks), scratch: Vec::new() };
+        let given_back = GivenBack::default();
+        let (shared, ends) = (Arc::clone(&blocks), Arc::clone(&given_back));
+        let work = Work { blocks: shared, given_back: ends, scratch: Vec::new() };
         let thread = thread::Builder::new().name("multicast-disk".to_owned());
         thread.spawn(move || work.run(&list, &tell)).map_err(Error::Thread)?;
         Ok(Self {
             jobs,
             group: 0,
             blocks,
+            given_back,
             block_size,
             slots,
             offered: BTreeMap::new(),
@@ -280,6 +288,8 @@ impl Disk {
 
     /// What was given; where the thread is in the middle of a job, in a guise that waits for its end when it is used.
     pub(crate) fn into_blocks(self) -> Option<Box<dyn Blocks>> {
+        // Relaxed: the lock orders the rest.
+        self.given_back.store(true, Ordering::Relaxed);
         let free = match self.blocks.try_lock() {
             Ok(mut blocks) => Some(blocks.take()),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner().take()),
@@ -327,6 +337,7 @@ fn lock(blocks: &Shared) -> MutexGuard<'_, Option<Box<dyn Blocks>>> {
 /// The thread's side.
 struct Work {
     blocks: Shared,
+    given_back: GivenBack,
     scratch: Vec<u8>,
 }
 
@@ -335,6 +346,9 @@ impl Work {
         for (group, job) in list {
             let shared = Arc::clone(&self.blocks);
             let mut guard = lock(&shared);
+            if self.given_back.load(Ordering::Relaxed) {
+                return;
+            }
             let Some(blocks) = guard.as_mut() else { return };
             let worked = catch_unwind(AssertUnwindSafe(|| self.work(blocks.as_mut(), job)));
             // Whoever is told that this was the last job takes the blocks.

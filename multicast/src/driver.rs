@@ -11,13 +11,13 @@ mod tests;
 use std::{
     collections::BTreeMap,
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::Arc,
     task::{Context, Poll, Waker},
     thread,
     time::{Duration, Instant},
 };
 
-use hg::{Address, CallError, OwnedCall, Peer, bulk::Bulk};
+use hg::{Address, CallError, OwnedCall, Peer, bulk::Usage};
 use rustc_hash::FxHashMap;
 
 use self::{acquaintance::Acquaintances, blocks::Pull, member::Member, seeing::Seeing};
@@ -57,7 +57,7 @@ pub(crate) struct Driver<'e> {
     acquaintances: Acquaintances,
     pulls: Vec<Pull<'e>>,
     /// Memory of objects where pulls that were given up, or have failed, may touch something still: nothing else comes there as long.
-    given_up: Vec<Weak<Bulk>>,
+    given_up: Vec<Usage>,
     /// The blocks that wait for it.
     held_up: Vec<(GroupId, (u64, u64))>,
     views: Vec<Seeing<'e>>,
@@ -258,6 +258,7 @@ impl<'e> Driver<'e> {
     fn forget_moves(&mut self, id: GroupId) {
         let given_up = self.pulls.extract_if(.., |it| it.group == id);
         self.given_up.extend(given_up.filter_map(|it| it.into));
+        self.held_up.retain(|it| it.0 != id);
         self.views.retain(|it| it.group != id);
     }
 

@@ -2,11 +2,11 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::Arc,
     task::{Context, Poll},
 };
 
-use hg::bulk::{Bulk, Transfer, TransferError};
+use hg::bulk::{Transfer, TransferError, Usage};
 
 use super::{Driver, member::Coming};
 use crate::{
@@ -26,7 +26,7 @@ pub(super) struct Pull<'e> {
     /// Where it comes to, if that is not where it belongs.
     pub(super) slot: Option<Room>,
     /// The memory of the object, where it comes straight there.
-    pub(super) into: Option<Weak<Bulk>>,
+    pub(super) into: Option<Usage>,
     come: Come,
     /// Bytes that come now.
     len: u64,
@@ -34,10 +34,10 @@ pub(super) struct Pull<'e> {
 }
 
 /// Whether something that was given up may come to the memory of this object still. Forgets memory where that has ended.
-fn is_to_wait(given_up: &mut Vec<Weak<Bulk>>, store: &Store) -> bool {
-    given_up.retain(|it| it.upgrade().is_some_and(|it| it.is_in_use()));
+fn is_to_wait(given_up: &mut Vec<Usage>, store: &Store) -> bool {
+    given_up.retain(Usage::goes_on);
     let Store::Memory { bulk, .. } = store else { return false };
-    given_up.iter().any(|it| std::ptr::eq(it.as_ptr(), Arc::as_ptr(bulk)))
+    given_up.iter().any(|it| it.is_of(bulk))
 }
 
 /// What is here of a block that comes piece by piece, and sums up to this: each piece is summed up while it is in the cache.
@@ -147,7 +147,7 @@ impl Driver<'_> {
         match (peer, range) {
             (Ok(peer), Ok(range)) => {
                 let transfer = self.engine.pull(&peer, far, range);
-                let into = slot.is_none().then(|| Arc::downgrade(&bulk));
+                let into = slot.is_none().then(|| bulk.usage());
                 self.pulls.push(Pull { group: id, object, block, slot, into, come, len, transfer });
             }
             (Err(error), _) | (_, Err(error)) => {

@@ -480,9 +480,9 @@ fn an_object_is_delivered_while_a_block_of_it_is_being_read_for_somebody() {
     let incoming = move |_| Destination::Blocks(blocks.take().unwrap());
     let (id, shared) = open(&mut driver, 1, members, Options::default(), incoming);
     told(&mut driver, id, 0, Message::Begin { next: 0 });
-    // As many as are offered at a time, and one more.
-    let blocks = STEPPED_ROOM_MAX as u64 + 1;
-    (1..blocks).for_each(|_| permit.send(()).unwrap());
+    // As many as are offered at a time, and two more.
+    let blocks = STEPPED_ROOM_MAX as u64 + 2;
+    (2..blocks).for_each(|_| permit.send(()).unwrap());
     for block in 0..blocks {
         let (kind, metadata) = (Kind::Chain, vec![]);
         let header = Header { size: 3 * blocks, block_size: 3, kind, among: None, metadata };
@@ -490,13 +490,16 @@ fn an_object_is_delivered_while_a_block_of_it_is_being_read_for_somebody() {
         let header = (block == 0).then_some(header);
         told(&mut driver, id, 0, Message::Offer { object: 0, block, header, source });
     }
-    // All are written, all but the last are read for the next of the chain, and it is finished.
-    disks_do(&mut driver, 2 * STEPPED_ROOM_MAX + 2);
-    told(&mut driver, id, 2, Message::Took { object: 0, block: 0 });
-    (0..blocks).for_each(|_| is_asked.recv().unwrap());
+    // All are written, all but the last two are read for the next of the chain, and it is finished.
+    disks_do(&mut driver, 2 * STEPPED_ROOM_MAX + 3);
+    for block in [0, 1] {
+        told(&mut driver, id, 2, Message::Took { object: 0, block });
+    }
+    (1..blocks).for_each(|_| is_asked.recv().unwrap());
     gone(&mut driver, id, 3);
     let (received, _) = shared.lock().ready.pop_front().unwrap();
     let Data::Blocks(mut blocks) = received.data else { panic!("it was given as blocks") };
+    // One for the read that is under way, one for this: the one after that is not wanted any more.
     (0..2).for_each(|_| permit.send(()).unwrap());
     let mut bytes = [0; 3];
     blocks.read_at(0, &mut bytes).unwrap();
