@@ -404,7 +404,7 @@ impl<N> Outgoing<N> {
 #[inline]
 fn give_back<T>(queue: &mut VecDeque<T>, most: usize) {
     if queue.is_empty() && queue.capacity() > most {
-        *queue = VecDeque::new();
+        queue.shrink_to(most);
     }
 }
 

@@ -220,6 +220,12 @@ impl<N> Port<N> {
         self
     }
 
+    /// Bytes that a block is filled up to.
+    #[must_use]
+    pub fn block(&self) -> usize {
+        self.limits.block
+    }
+
     /// Bytes of the longest record.
     #[must_use]
     pub fn record_max(&self) -> usize {

@@ -206,7 +206,7 @@ impl Fabric {
         let domain = plugin_of(&address)?.open(&address, &self.options).map_err(setup)?;
         let ids = self.threads.checked_add(self.services);
         let ids = ids.ok_or_else(|| Error::Setup("more than 255 threads".to_owned()))?;
-        let nodes_here = numa::chosen(self.numa, numa::nodes);
+        let nodes_here = numa::chosen(self.numa, numa::nodes, |node| node.run(|| ()).is_ok());
         let of = |threads: u8| numa::dealt(&nodes_here, threads.into()).map(|it| it.cloned());
         let nodes: Vec<Option<Node>> = of(self.threads).chain(of(self.services)).collect();
         let contexts = (0..ids).zip(&nodes).map(|(id, node)| match node {

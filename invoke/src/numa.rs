@@ -50,12 +50,17 @@ fn list(text: &str) -> Option<Vec<usize>> {
     Some(ranges.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Those to which threads are dealt out: all that there are where it was asked for; where nobody has said anything, if there is a choice.
-pub(crate) fn chosen(asked: Option<bool>, nodes: impl FnOnce() -> Vec<Node>) -> Vec<Node> {
+/// Those to which threads are dealt out: all that there are where it was asked for; where nobody has said anything, if there is a choice,
+/// and the system lets a thread be bound.
+pub(crate) fn chosen(
+    asked: Option<bool>,
+    nodes: impl FnOnce() -> Vec<Node>,
+    may_bind: impl FnOnce(&Node) -> bool,
+) -> Vec<Node> {
     match asked {
         Some(false) => Vec::new(),
         Some(true) => nodes(),
-        None => Some(nodes()).filter(|it| it.len() > 1).unwrap_or_default(),
+        None => Some(nodes()).filter(|it| it.len() > 1 && may_bind(&it[0])).unwrap_or_default(),
     }
 }
 
@@ -136,10 +141,11 @@ mod tests {
     #[test]
     fn threads_are_dealt_out_where_there_is_more_than_one_node_or_it_was_asked_for() {
         let nodes = |count| (0..count).map(|number| Node { number, cores: vec![0] }).collect();
-        let chosen = |asked, count| super::chosen(asked, || nodes(count)).len();
+        let chosen = |asked, count| super::chosen(asked, || nodes(count), |_| true).len();
         assert_eq!([0, 1, 2].map(|count| chosen(None, count)), [0, 0, 2]);
         assert_eq!([0, 1, 2].map(|count| chosen(Some(true), count)), [0, 1, 2]);
         assert_eq!([0, 1, 2].map(|count| chosen(Some(false), count)), [0, 0, 0]);
+        assert!(super::chosen(None, || nodes(2), |_| false).is_empty(), "nobody has asked");
     }
 
     #[test]

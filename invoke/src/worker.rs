@@ -84,6 +84,8 @@ pub struct Worker {
     me: u32,
     ends: u32,
     bounds: Bounds,
+    /// Bytes that wait where a caller does not queue.
+    two_blocks: u64,
     common: Arc<Common>,
     /// Streams that wait for what is being read: let go before what they have come by.
     stalled: RefCell<Stalled>,
@@ -138,10 +140,12 @@ impl Worker {
         let (me, ends) = (port.end(), shape.processes * shape.threads());
         let Settings { limits, queue_max, .. } = &common.settings;
         let bounds = Bounds::new(*queue_max, ends, u64::from(limits.window));
+        let two_blocks = 2 * port.block() as u64;
         Self {
             me,
             ends,
             bounds,
+            two_blocks,
             port: RefCell::new(port),
             batch: RefCell::default(),
             quiet: RefCell::new(Quiet::new(me, shape)),

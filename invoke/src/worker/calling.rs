@@ -115,7 +115,7 @@ impl Worker {
         let size = head.len() + codec::Default::size(wire).map_err(Error::Unencodable)?;
         let settings = &self.common.settings;
         let limit = match how.room {
-            Room::Return | Room::Wait => 2 * settings.limits.block as u64,
+            Room::Return | Room::Wait => self.two_blocks,
             Room::Queue if settings.packing == Packing::Plain => self.bounds.calls / 8,
             Room::Queue => self.bounds.calls,
         };
