@@ -56,7 +56,8 @@ pub(crate) fn kill_applications(kills: usize) {
     let mut kill_one = |daemon: &Daemon| {
         let mut application = Process::application("load", &daemon.name, &address);
         number += 1;
-        if number.is_multiple_of(2) {
+        // Daemons have turns: of each one's victims every other is heard first.
+        if (number / 2).is_multiple_of(2) {
             application.hear("busy");
         }
         // At any moment: of its greeting, while it opens, or later.
