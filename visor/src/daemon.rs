@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::{
     config::Config,
     idle::Idle,
-    machine::{Effect, Outgoing, PartyKey, STRANGERS, Switch},
+    machine::{Effect, Outgoing, PartyKey, SPARE, Switch},
     metrics::Metrics,
     network::plugin_of,
     wire::{FRAME_MAX, FRAME_MIN},
@@ -34,8 +34,8 @@ const COUNTED: usize = 16 << 10;
 const COUNT_BITS: u32 = 4;
 
 const _: () = assert!(1 + FRAME_MAX / COUNTED < 1 << COUNT_BITS);
-/// So long after something came from applications it looks who else has connected, and said nothing.
-const STRANGERS_LOOK: Duration = Duration::from_millis(500);
+/// So long after something came from applications it looks who else has connected, and whether there are places for more.
+const STRANGERS_LOOK: Duration = Duration::from_millis(100);
 /// Looks whether all has left, when it ends.
 const FLUSH_LOOK: Duration = Duration::from_millis(10);
 /// So long what has not left may take when it ends: somebody may not take it.
@@ -126,7 +126,7 @@ impl Daemon {
         }
         let network = domain.context(0)?;
         // Strangers have places of their own: whoever asks is answered, however many applications there are.
-        let max_peers = config.max_applications.saturating_add(2 * STRANGERS);
+        let max_peers = config.max_applications.saturating_add(SPARE);
         let mut options = OpenOptions::listening()
             .with("regions", "off")
             .with("max-peers", &max_peers.to_string());
@@ -286,11 +286,12 @@ impl Daemon {
         Some(key)
     }
 
-    /// Whoever has connected is somebody, although he says nothing: his time begins.
+    /// Whoever has connected is somebody, although he says nothing, and may have to make room.
     fn meet_strangers(&mut self) {
         for peer in self.sides[Way::Local as usize].context.connected() {
             self.party(Way::Local, peer);
         }
+        self.switch.make_room();
     }
 
     fn meet(&mut self, way: Way, peer: Peer, key: PartyKey) {

@@ -17,23 +17,14 @@ pub(crate) const IDLE: Duration = Duration::from_secs(60);
 pub(super) const CALLED_MAX: usize = 256;
 /// They are looked at so often in that time.
 const LOOKS: u32 = 4;
-/// Strangers, and ends that a drain waits for, are looked at so often at least.
-const LOOK_MAX: Duration = Duration::from_secs(2);
 
 impl Switch {
-    /// Time has passed: legs that have carried nothing for long are ended, and whoever was silent for too long is sent away.
+    /// Time has passed: legs that have carried nothing for long are ended.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         if now < *self.next_look.get_or_insert(now) {
             return;
         }
-        let look = (self.idle / LOOKS).clamp(Duration::from_millis(1), LOOK_MAX);
-        self.next_look = now.checked_add(look);
-        for stranger in self.silent_strangers(now) {
-            self.send_away(stranger, "it does not say who it is");
-        }
-        for application in self.silent_ends(now) {
-            self.send_away(application, "it does not answer that a connection has ended");
-        }
+        self.next_look = now.checked_add((self.idle / LOOKS).max(Duration::from_millis(1)));
         let mut over = Vec::new();
         let connections = &self.connections;
         for (key, party) in self.parties.iter_mut().filter(|(_, it)| is_idle(it, connections)) {
@@ -48,10 +39,7 @@ impl Switch {
 
     /// When [`Switch::handle_timeout`] wants to be called.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        // Whoever is no daemon and has no name is a stranger.
-        let has_strangers = self.parties.len() > self.daemons + self.names.len();
-        let is_needed = self.daemons > 0 || has_strangers || self.is_draining;
-        self.next_look.filter(|_| is_needed)
+        self.next_look.filter(|_| self.daemons > 0)
     }
 
     /// One more daemon is to be called.

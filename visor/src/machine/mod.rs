@@ -10,7 +10,7 @@ mod fuzzing;
 mod idle;
 mod opening;
 mod party;
-mod patience;
+mod strangers;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +29,7 @@ pub use fuzzing::{fuzz_applications, fuzz_daemons};
 pub(crate) use idle::IDLE;
 use party::{Connection, ConnectionKey, End, Party, Role};
 pub(crate) use party::{PartyKey, Quota};
-pub(crate) use patience::STRANGERS;
+pub(crate) use strangers::SPARE;
 
 use crate::wire::{
     FRAME_MAX, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, cost, rename,
@@ -386,8 +386,7 @@ impl Switch {
 
     /// Ends what is left, and tells all who wanted that.
     pub(crate) fn end(&mut self) {
-        let awaited = self.connections.iter().filter(|(_, it)| !it.is_given_up);
-        let left: Vec<ConnectionKey> = awaited.map(|(key, _)| *key).collect();
+        let left: Vec<ConnectionKey> = self.connections.keys().copied().collect();
         let why = GoneReason::Unreachable("its daemon was drained, and waits no longer".into());
         for key in &left {
             self.close_end(*key, 0, &why);
@@ -416,8 +415,7 @@ impl Switch {
 
     /// Whether it was told to end, and nothing is left to be done.
     pub(crate) fn is_drained(&self) -> bool {
-        let is_over = self.connections.values().all(|it| it.is_given_up);
-        self.is_draining && is_over && self.bytes() == 0
+        self.is_draining && self.connections.is_empty() && self.bytes() == 0
     }
 
     /// Bytes of memory that waits to be sent.

@@ -279,8 +279,7 @@ impl Switch {
             party.add(id, (key, 0));
         }
         let ends = [End::live(from, id), End::nobody()];
-        let connection = Connection { ends, is_open, is_given_up: false, frame_max };
-        self.connections.insert(key, connection);
+        self.connections.insert(key, Connection { ends, is_open, frame_max });
         key
     }
 

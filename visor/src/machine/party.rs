@@ -65,7 +65,7 @@ pub(crate) struct Party {
     pub(crate) waiting: BTreeMap<ConnectionKey, crate::address::Target>,
     /// Of a daemon: it was called, and has not answered.
     pub(crate) is_called: bool,
-    /// When it was first found to carry nothing, unless it has since; of a stranger, to be one.
+    /// When its leg was first found to carry nothing, unless it has since.
     pub(crate) idle_since: Option<Instant>,
 }
 
@@ -146,8 +146,6 @@ pub(crate) struct End {
     /// `Close` has come from there, or nothing will.
     pub(crate) has_closed: bool,
     pub(crate) said: Said,
-    /// When a daemon that is drained first saw that the other end's end was told, or is not let in, and was not answered.
-    pub(crate) told_since: Option<Instant>,
     /// What frames cost that came from there: those that were not taken at the other end; and with them those of which it was not told
     /// that they were.
     pub(crate) untaken: u32,
@@ -156,8 +154,7 @@ pub(crate) struct End {
 
 impl End {
     pub(crate) fn live(party: PartyKey, id: u32) -> Self {
-        let (has_closed, said) = (false, Said::Nothing);
-        Self { party, id, has_closed, said, told_since: None, untaken: 0, in_flight: 0 }
+        Self { party, id, has_closed: false, said: Said::Nothing, untaken: 0, in_flight: 0 }
     }
 
     /// Of a connection that was refused.
@@ -182,8 +179,6 @@ pub(crate) struct Connection {
     pub(crate) ends: [End; 2],
     /// Its opener was told that it is there.
     pub(crate) is_open: bool,
-    /// A drain waits for it no longer.
-    pub(crate) is_given_up: bool,
     /// Longest frame in bytes, either way: as long as both networks take; of one node, as long as any.
     pub(crate) frame_max: usize,
 }

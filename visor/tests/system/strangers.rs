@@ -16,8 +16,10 @@ use watchdog::{Watchdog, until};
 
 use crate::common::{Daemon, echo, engine, listening, through};
 
-/// Who may be connected and say nothing, for a while.
-const STRANGERS_MAX: usize = 256;
+/// Applications of the daemon where many others connect; its places besides, and how many of all those it keeps free.
+const APPLICATIONS: usize = 2;
+const SPARE: usize = 256;
+const RESERVE: usize = 64;
 
 /// A process of its own kind: an `sm` context that says what it likes.
 pub(crate) struct Liar {
@@ -235,19 +237,26 @@ fn a_message_that_is_longer_than_any_may_be_costs_its_sender_the_connection() {
 }
 
 #[test]
-fn processes_that_say_nothing_keep_out_nobody_and_the_oldest_are_sent_away() {
+fn processes_that_say_nothing_keep_out_nobody_and_the_oldest_make_room() {
     let _watchdog = Watchdog::start();
-    let daemon = Daemon::with("one", 0, "max-applications = 2\n");
-    let mut silent: Vec<_> = (0..STRANGERS_MAX + 8).map(|_| Liar::silent(&daemon.name)).collect();
+    let daemon = Daemon::with("one", 0, &format!("max-applications = {APPLICATIONS}\n"));
+    let some = APPLICATIONS + SPARE - RESERVE;
+    let mut silent: Vec<_> = (0..some).map(|_| Liar::silent(&daemon.name)).collect();
+    // There are more of them in the end than places: each time the oldest make room for as many as come.
+    for round in 1..=3 {
+        silent.extend((0..RESERVE / 2).map(|_| Liar::silent(&daemon.name)));
+        let old = round * RESERVE / 2;
+        silent[..old].iter_mut().for_each(Liar::is_sent_away);
+        silent.iter_mut().for_each(Liar::progress);
+        assert!(silent[old..].iter().all(|it| it.gone.is_none()), "no more than have to");
+    }
+    assert!(silent.len() > APPLICATIONS + SPARE);
     let (target, origin) = (listening(&daemon, "visor://"), engine(&daemon));
     let peer = origin.lookup(target.address()).unwrap();
     assert_eq!(origin.call(echo, &peer, (1,)).wait().unwrap(), 1);
-    assert_eq!(daemon.status()["applications"], 2);
+    assert_eq!(daemon.status()["applications"], APPLICATIONS);
     let said = through(&daemon.name, "visor://", false).unwrap_err().to_string();
     assert!(said.contains("max-applications"), "{said}");
-    silent[0].is_sent_away();
-    silent[STRANGERS_MAX + 7].progress();
-    assert!(silent[STRANGERS_MAX + 7].gone.is_none(), "there is room for it");
 }
 
 /// Daemons that are called at a time for one application, and have not answered.

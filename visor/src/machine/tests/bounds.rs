@@ -6,7 +6,10 @@ use hg_na::GoneReason;
 
 use super::{application, connected, data, hung_up, identity, kind, next, open, switch, with_node};
 use crate::{
-    machine::{Effect, PartyKey, Switch},
+    machine::{
+        Effect, PartyKey, Switch,
+        strangers::{RESERVE, SPARE},
+    },
     wire::{FRAME_MAX, Header, Hello, Kind, YOURS},
 };
 
@@ -22,6 +25,7 @@ fn pass(switch: &mut Switch, now: &mut Instant, time: Duration) {
     while *now < end {
         *now += Duration::from_millis(500);
         switch.handle_timeout(*now);
+        switch.make_room();
     }
 }
 
@@ -76,49 +80,73 @@ fn whoever_has_closed_may_send_nothing_more_and_whoever_was_closed_may_until_it_
 }
 
 #[test]
-fn whoever_does_not_say_who_it_is_is_sent_away_in_time() {
+fn while_there_are_places_nobody_is_sent_away_however_long_he_takes_to_say_who_he_is() {
     let switch = &mut switch();
-    let silent = switch.arrived(identity(7), super::QUOTA);
-    let refused = switch.arrived(identity(7), super::QUOTA);
-    let a = application(switch, "a/0");
-    switch.handle(refused, Hello { listens: true, name: "a/0" }.frame());
-    assert_eq!(kind(switch, refused), Some(Kind::Refused));
-    while switch.next_ready().is_some() {}
-    let mut now = Instant::now();
-    pass(switch, &mut now, Duration::from_secs(10));
-    assert!(sent_away(switch).is_empty(), "it has some time");
-    assert!(switch.next_deadline().is_some_and(|at| at <= now + LONG), "it is looked at again");
-    pass(switch, &mut now, LONG);
-    assert_eq!(sent_away(switch), [silent, refused]);
-    assert!(switch.parties.contains_key(&a) && switch.parties.len() == 1);
-    assert_eq!(switch.next_deadline(), None);
-}
-
-#[test]
-fn whoever_waits_for_a_drain_to_end_waits_as_long_as_he_said() {
-    let switch = &mut switch();
-    let _pair = connected(switch);
-    let asks = switch.arrived(identity(7), super::QUOTA);
-    switch.handle(asks, Header::new(Kind::Drain, 0, 600_000).frame(&[]));
+    switch.limits = [1000, 4];
+    let crowd: Vec<_> = (0..1000).map(|_| switch.arrived(identity(7), super::QUOTA)).collect();
     pass(switch, &mut Instant::now(), LONG);
     assert!(sent_away(switch).is_empty());
-    switch.end();
-    assert_eq!(kind(switch, asks), Some(Kind::Report));
+    assert_eq!(switch.next_deadline(), None, "nothing is to be looked at");
+    for (number, key) in crowd.into_iter().enumerate() {
+        switch.handle(key, Hello { listens: true, name: &format!("a{number}/0") }.frame());
+        assert_eq!(kind(switch, key), Some(Kind::Welcome));
+    }
 }
 
 #[test]
-fn of_a_crowd_that_says_nothing_the_oldest_make_room() {
+fn where_places_run_short_the_oldest_strangers_make_room_and_nobody_who_waits_for_an_answer() {
     let switch = &mut switch();
-    let crowd: Vec<_> = (0..1000).map(|_| switch.arrived(identity(7), super::QUOTA)).collect();
-    let mut now = Instant::now();
-    switch.handle_timeout(now);
-    assert!(sent_away(switch).is_empty(), "they have just come");
-    pass(switch, &mut now, Duration::from_secs(5));
-    let away = sent_away(switch);
-    assert!(away.len() > 700 && away == crowd[..away.len()], "{}", away.len());
-    let late = crowd[999];
-    switch.handle(late, Hello { listens: true, name: "late/0" }.frame());
-    assert_eq!(kind(switch, late), Some(Kind::Welcome));
+    switch.limits = [2, 4];
+    let drains = switch.arrived(identity(7), super::QUOTA);
+    switch.handle(drains, Header::new(Kind::Drain, 0, 600_000).frame(&[]));
+    let asks = switch.arrived(identity(7), super::QUOTA);
+    switch.handle(asks, Header::new(Kind::Status, 0, 0).frame(&[]));
+    let places = usize::try_from(2 + SPARE - RESERVE).unwrap();
+    let arrive = |switch: &mut Switch| switch.arrived(identity(7), super::QUOTA);
+    let crowd: Vec<_> = (2..places).map(|_| arrive(switch)).collect();
+    switch.node_arrived();
+    switch.make_room();
+    assert!(sent_away(switch).is_empty(), "there are places, and daemons have none of them");
+    let late: Vec<_> = (0..7).map(|_| arrive(switch)).collect();
+    switch.make_room();
+    assert_eq!(sent_away(switch), crowd[..7]);
+    switch.make_room();
+    assert!(sent_away(switch).is_empty(), "no more than have to");
+    assert_eq!(switch.next_ready(), Some(asks));
+    assert_eq!(kind(switch, asks), Some(Kind::Report));
+    arrive(switch);
+    switch.make_room();
+    assert_eq!(sent_away(switch), [asks], "it has its answer");
+    assert!(late.iter().chain([&drains]).all(|key| switch.parties.contains_key(key)));
+}
+
+#[test]
+fn a_drain_waits_for_an_application_that_answers_no_end_and_a_deadline_ends_that() {
+    for takes in [true, false] {
+        let switch = &mut switch();
+        let ((a, a_id), (b, b_id)) = connected(switch);
+        close(switch, a, a_id);
+        if takes {
+            assert_eq!(kind(switch, b), Some(Kind::Close));
+        } else {
+            let outgoing = switch.pop(b).unwrap();
+            switch.put_back(b, outgoing);
+        }
+        let asks = switch.arrived(identity(7), super::QUOTA);
+        switch.handle(asks, Header::new(Kind::Drain, 0, 600_000).frame(&[]));
+        assert_eq!(switch.next_effect(), Some(Effect::EndWithin(600_000)));
+        pass(switch, &mut Instant::now(), LONG);
+        assert!(sent_away(switch).is_empty(), "it may be busy");
+        assert!(!switch.is_drained());
+        if takes {
+            close(switch, b, b_id);
+            assert_eq!(kind(switch, a), Some(Kind::Close));
+            assert!(switch.is_drained());
+        }
+        switch.end();
+        let (told, _) = next(switch, asks).unwrap();
+        assert_eq!((told.kind, told.word), (Kind::Report, u64::from(!takes)));
+    }
 }
 
 #[test]
@@ -138,57 +166,6 @@ fn applications_are_as_many_as_may_be_and_whoever_asks_is_answered_all_the_same(
     switch.gone(a, &GoneReason::Exited);
     switch.handle(third, Hello { listens: true, name: "c/0" }.frame());
     assert_eq!(kind(switch, third), Some(Kind::Welcome));
-}
-
-#[test]
-fn an_application_that_does_not_answer_an_end_holds_up_no_drain() {
-    for takes in [true, false] {
-        let switch = &mut switch();
-        let ((a, a_id), (b, _)) = connected(switch);
-        let c = application(switch, "c/0");
-        open(switch, c, 1, "visor://a/0@tcp://here:1");
-        assert_eq!((kind(switch, a), kind(switch, c)), (Some(Kind::Incoming), Some(Kind::Opened)));
-        close(switch, a, a_id);
-        if takes {
-            assert_eq!(kind(switch, b), Some(Kind::Close));
-        } else {
-            let outgoing = switch.pop(b).unwrap();
-            switch.put_back(b, outgoing);
-        }
-        let mut now = Instant::now();
-        pass(switch, &mut now, LONG);
-        assert!(sent_away(switch).is_empty(), "it may be busy");
-        let asks = switch.arrived(identity(7), super::QUOTA);
-        switch.handle(asks, Header::new(Kind::Drain, 0, 0).frame(&[]));
-        assert_eq!(kind(switch, asks), Some(Kind::Report));
-        switch.gone(asks, &GoneReason::Closed);
-        pass(switch, &mut now, Duration::from_secs(30));
-        assert!(sent_away(switch).is_empty(), "it has some time");
-        assert!(switch.next_deadline().is_some(), "it is looked at again");
-        pass(switch, &mut now, LONG);
-        assert_eq!(sent_away(switch), [b]);
-        assert_eq!(kind(switch, a), Some(Kind::Close), "its peer is answered");
-        assert!(!switch.is_drained(), "what is live is waited for");
-        switch.gone(c, &GoneReason::Exited);
-        assert_eq!(kind(switch, a), Some(Kind::Close));
-        close(switch, a, 1 | YOURS);
-        assert!(switch.is_drained());
-    }
-}
-
-#[test]
-fn another_node_s_application_that_does_not_answer_holds_up_no_drain_and_its_daemon_stays() {
-    let (mut switch, (a, id), (node, _), _) = with_node(FRAME_MAX, true, FRAME_MAX);
-    let switch = &mut switch;
-    close(switch, a, id);
-    while next(switch, node).is_some() {}
-    let asks = switch.arrived(identity(7), super::QUOTA);
-    switch.handle(asks, Header::new(Kind::Drain, 0, 0).frame(&[]));
-    while next(switch, asks).is_some() {}
-    assert!(!switch.is_drained());
-    pass(switch, &mut Instant::now(), LONG);
-    assert!(switch.is_drained() && switch.parties.contains_key(&node));
-    assert!(!sent_away(switch).contains(&node));
 }
 
 #[test]

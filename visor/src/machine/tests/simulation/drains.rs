@@ -18,7 +18,7 @@ pub(super) struct Drain {
     pub(super) report: Option<Message>,
     /// Steps until the deadline, once the daemon has set it; then until the daemon ends, whatever is left.
     pub(super) steps: Option<usize>,
-    /// Connections that were left at the deadline, but those that were given up.
+    /// Connections that were left at the deadline.
     pub(super) left: Option<usize>,
     /// Connections that were opened before.
     pub(super) opened: u64,
@@ -47,8 +47,7 @@ impl World {
         *steps = steps.saturating_sub(1);
         let is_over = *steps == 0;
         if drain.left.is_none() && (is_over || switch.is_drained()) {
-            let left = switch.connections.values().filter(|it| !it.is_given_up).count();
-            (drain.left, *steps) = (Some(left), FLUSH);
+            (drain.left, *steps) = (Some(switch.connections.len()), FLUSH);
             switch.end();
         } else if drain.left.is_some() && (is_over || switch.bytes() == 0) {
             self.exit(at);

@@ -28,7 +28,8 @@ impl World {
         let Some(leg) = self.legs.remove(&from) else { return };
         // Where nobody has answered, those who have gone meanwhile are not waited for.
         let is_heard = self.legs.remove(&leg.to).is_some_and(|back| back.is_heard);
-        self.left += 1;
+        // Otherwise it may be that nobody wants it any more.
+        self.left += usize::from(is_heard);
         let (there, far) = leg.to;
         let switch = &mut self.switches[there];
         for (connection, side) in switch.parties[&far].ends.values() {
