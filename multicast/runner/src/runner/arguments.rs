@@ -5,7 +5,7 @@ use std::{cell::OnceCell, path::PathBuf, str::FromStr};
 use hg_job_runner::plot;
 use hg_multicast::{Options, schedule::Choice};
 
-use crate::{Error, network::Network, stall::Stall};
+use crate::{Error, network::Network, pause::Pause};
 
 /// Sends objects from one process of a job to all others, checks every byte where it arrives, and says how long it took. Start it with
 /// `mpirun`, `srun`, or with `--local`.
@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     pub(crate) mapped: bool,
     /// This member stops so long before it sends this block, in every other object: the time with that and without.
     #[arg(long, value_name = "MEMBER:BLOCK:MICROSECONDS", conflicts_with = "mapped")]
-    pub(crate) stall: Option<Stall>,
+    pub(crate) stall: Option<Pause>,
     /// Leaves out the checksums of blocks.
     #[arg(long)]
     no_checksum: bool,
@@ -200,7 +200,7 @@ impl Arguments {
         if !(self.scale > 0.0 && self.scale <= 1000.0) {
             return bad("scale", format!("{} is not above 0", self.scale));
         }
-        if let Some(Stall { member, .. }) = self.stall.filter(|stall| stall.member >= size) {
+        if let Some(Pause { member, .. }) = self.stall.filter(|stall| stall.member >= size) {
             return bad("stall", format!("there is no member {member} among {size}"));
         }
         self.builder().map(drop)

@@ -14,7 +14,7 @@
 //! | `work` | one process, and objects one after the other |
 //! | `groups`, `sizes`, `polled` | many groups at a time |
 //! | `payload` | what an object holds, and how it is checked |
-//! | `stall` | a member that stops for a while |
+//! | `pause` | a member that stops for a while |
 //! | `steps` | what happened to the blocks of one object |
 //! | `mpi`, `copy` | what is measured beside it |
 //! | `report` | what is printed at the end |
@@ -29,11 +29,11 @@ mod error;
 mod groups;
 mod mpi;
 mod network;
+mod pause;
 mod payload;
 mod polled;
 mod report;
 mod sizes;
-mod stall;
 mod steps;
 mod work;
 

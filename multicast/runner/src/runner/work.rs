@@ -13,9 +13,10 @@ use hg_multicast::{Data, Destination, Group, Multicast, Object};
 use crate::{
     Error, NAME,
     arguments::{Arguments, Pattern, Scheduled},
-    bare, groups, payload,
+    bare, groups,
+    pause::{Pause, Stops},
+    payload,
     report::{self, Row},
-    stall::{Stall, Stops},
     steps,
 };
 
@@ -114,7 +115,7 @@ impl Run<'_> {
             let (took, is_right) = self.object(&group, &place, number)?;
             wrong += u64::from(!is_right);
             if number >= begin {
-                let is_stalled = stall.is_some() && Stall::is_at(number);
+                let is_stalled = stall.is_some() && Pause::is_at(number);
                 if is_stalled { &mut stalled } else { &mut seconds }.push(took);
             }
         }

@@ -19,13 +19,13 @@ use hg_multicast::Blocks;
 
 /// Who stops, before which block of every other object, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stall {
+pub(crate) struct Pause {
     pub(crate) member: u32,
     pub(crate) block: u64,
     micros: u64,
 }
 
-impl FromStr for Stall {
+impl FromStr for Pause {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -39,14 +39,14 @@ impl FromStr for Stall {
     }
 }
 
-impl fmt::Display for Stall {
+impl fmt::Display for Pause {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { member, block, micros } = self;
         write!(out, "member {member} stops for {micros} us before it sends block {block}")
     }
 }
 
-impl Stall {
+impl Pause {
     /// Whether it stops at this object: at every other one, so that what else changes meanwhile changes both.
     pub(crate) fn is_at(number: u64) -> bool {
         number % 2 == 1
@@ -56,15 +56,15 @@ impl Stall {
 /// At the member that stops.
 #[derive(Debug, Clone)]
 pub(crate) struct Stops {
-    stall: Stall,
+    pause: Pause,
     count: Arc<AtomicU64>,
 }
 
 impl Stops {
     /// `None`: this rank does not.
-    pub(crate) fn of(stall: Option<Stall>, rank: u32) -> Option<Self> {
-        let stall = stall.filter(|it| it.member == rank)?;
-        Some(Self { stall, count: Arc::default() })
+    pub(crate) fn of(pause: Option<Pause>, rank: u32) -> Option<Self> {
+        let pause = pause.filter(|it| it.member == rank)?;
+        Some(Self { pause, count: Arc::default() })
     }
 
     /// How often it has stopped so far.
@@ -80,12 +80,12 @@ impl Stops {
         block_size: u64,
         number: u64,
     ) -> Box<dyn Blocks> {
-        let Stall { block, micros, .. } = self.stall;
-        let pause = Stall::is_at(number).then_some(Duration::from_micros(micros));
+        let Pause { block, micros, .. } = self.pause;
+        let length = Pause::is_at(number).then_some(Duration::from_micros(micros));
         Box::new(Stopping {
             memory: Arc::clone(memory),
             at: block.saturating_mul(block_size),
-            pause,
+            length,
             count: Arc::clone(&self.count),
         })
     }
@@ -96,14 +96,14 @@ struct Stopping {
     memory: Arc<Bulk>,
     at: u64,
     /// `None`: it has stopped, or is not to.
-    pause: Option<Duration>,
+    length: Option<Duration>,
     count: Arc<AtomicU64>,
 }
 
 impl Blocks for Stopping {
     fn read_at(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        if let Some(pause) = self.pause.take_if(|_| offset == self.at) {
-            thread::sleep(pause);
+        if let Some(length) = self.length.take_if(|_| offset == self.at) {
+            thread::sleep(length);
             // Relaxed: see above.
             self.count.fetch_add(1, Ordering::Relaxed);
         }
@@ -124,10 +124,10 @@ mod tests {
 
     #[test]
     fn it_is_three_numbers() {
-        let stall = Stall { member: 1, block: 2, micros: 100 };
-        assert_eq!("1:2:100".parse(), Ok(stall));
+        let pause = Pause { member: 1, block: 2, micros: 100 };
+        assert_eq!("1:2:100".parse(), Ok(pause));
         for wrong in ["", "1:2", "1:2:0", "1:2:3:4", "-1:2:3", "1:x:3", "1:2:60000001"] {
-            assert!(wrong.parse::<Stall>().is_err(), "{wrong}");
+            assert!(wrong.parse::<Pause>().is_err(), "{wrong}");
         }
     }
 }
