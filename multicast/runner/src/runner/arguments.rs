@@ -5,13 +5,16 @@ use std::{cell::OnceCell, path::PathBuf, str::FromStr};
 use hg_job_runner::plot;
 use hg_multicast::{Options, schedule::Choice};
 
-use crate::{Error, network::Network, pause::Pause};
+use crate::{Error, given::Given, network::Network, pause::Pause};
 
 /// Sends objects from one process of a job to all others, checks every byte where it arrives, and says how long it took. Start it with
 /// `mpirun`, `srun`, or with `--local`.
 #[derive(Debug, clap::Parser)]
 #[command(name = "multicast-runner", version)]
 pub(crate) struct Arguments {
+    /// First, since each of the others takes its own value out of what was read.
+    #[command(flatten)]
+    given: Given,
     /// Starts N processes on this machine, without a launcher.
     #[arg(long, value_name = "N")]
     pub(crate) local: Option<u32>,
@@ -97,6 +100,17 @@ pub(crate) enum Pattern {
     Half,
     /// Rank 0 to groups of three others, all that there are, objects of log-normal sizes: median 12 MB, mean 29 MB.
     Trace,
+}
+
+impl Pattern {
+    fn name(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::All => "all",
+            Self::Half => "half",
+            Self::Trace => "trace",
+        }
+    }
 }
 
 /// A schedule by name.
@@ -206,21 +220,18 @@ impl Arguments {
         self.builder().map(drop)
     }
 
-    /// What goes with some patterns only, or takes several of a kind with some only.
+    /// Nothing is refused that was left at its default; what was asked for is not dropped.
     fn check_pattern(&self, size: u32) -> Result<(), Error> {
         let bad = |name, why: String| Err(Error::Argument(name, why));
-        let of_one = [
-            ("plot", self.plot.is_some()),
-            ("trace", self.trace.is_some()),
-            ("mapped", self.mapped),
-            ("mpi", self.mpi),
-            ("stall", self.stall.is_some()),
-            ("copy", self.copy),
-        ];
-        if self.pattern != Pattern::One
-            && let Some((name, _)) = of_one.iter().find(|it| it.1)
-        {
-            return bad(name, "goes with `--pattern one` only".to_owned());
+        for (name, patterns) in OF_PATTERNS {
+            if self.given.has(name) && !patterns.contains(&self.pattern) {
+                let names: Vec<String> =
+                    patterns.iter().map(|it| format!("`--pattern {}`", it.name())).collect();
+                return bad(name, format!("goes with {} only", names.join(" or ")));
+            }
+        }
+        if let Some(name) = NOT_OF_COPIES.iter().find(|it| self.copy && self.given.has(it)) {
+            return bad(name, "does not go with `--copy`".to_owned());
         }
         if self.pattern != Pattern::Trace {
             return Ok(());
@@ -231,10 +242,8 @@ impl Arguments {
                 format!("a trace needs 4 processes or more, and the job has {size}"),
             );
         }
-        for (name, several) in [("size", &self.size), ("block-size", &self.block_size)] {
-            if several.len() > 1 {
-                return bad(name, "a trace takes one, not several".to_owned());
-            }
+        if self.block_size.len() > 1 {
+            return bad("block-size", "a trace takes one, not several".to_owned());
         }
         Ok(())
     }
@@ -312,6 +321,35 @@ impl Arguments {
     }
 }
 
+/// Options that not every pattern has a use for, and those that have.
+const OF_PATTERNS: [(&str, &[Pattern]); 10] = [
+    ("plot", &[Pattern::One]),
+    ("trace", &[Pattern::One]),
+    ("mapped", &[Pattern::One]),
+    ("mpi", &[Pattern::One]),
+    ("stall", &[Pattern::One]),
+    ("copy", &[Pattern::One]),
+    ("warm-up", &[Pattern::One]),
+    ("size", &[Pattern::One, Pattern::All, Pattern::Half]),
+    ("queue", &[Pattern::All, Pattern::Half, Pattern::Trace]),
+    ("scale", &[Pattern::Trace]),
+];
+/// Options that `multicast-cp` has no use for.
+const NOT_OF_COPIES: [&str; 13] = [
+    "block-size",
+    "schedule",
+    "count",
+    "warm-up",
+    "in-flight",
+    "mapped",
+    "stall",
+    "no-checksum",
+    "url",
+    "setting",
+    "mpi",
+    "plot",
+    "trace",
+];
 /// Of an object.
 const BYTES_MAX: u64 = 1 << 40;
 /// What is counted by an `int`.

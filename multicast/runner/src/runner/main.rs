@@ -8,7 +8,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `arguments` | what it may be told |
+//! | `arguments`, `given` | what it may be told, and what it was told |
 //! | `network`, `bare` | emulated links, and what they carry |
 //! | `bound` | processes on cores of their own |
 //! | `work` | one process, and objects one after the other |
@@ -26,6 +26,7 @@ mod bare;
 mod bound;
 mod copy;
 mod error;
+mod given;
 mod groups;
 mod mpi;
 mod network;

@@ -173,3 +173,49 @@ fn a_stall_before_a_block_that_is_not_sent_is_said() {
         outcome.all()
     );
 }
+
+#[test]
+fn an_option_that_would_be_dropped_is_refused_by_name() {
+    let refused = |words: &[&str], why: &str| {
+        let outcome = run(RUNNER, words, &[]);
+        let times = outcome.err.matches(why).count();
+        assert_eq!((outcome.code, times), (Some(1), 1), "{words:?}: {}", outcome.all());
+    };
+    for words in [
+        &["--block-size", "64K"][..],
+        &["--schedule", "chain"],
+        &["--count", "3"],
+        &["--warm-up", "1"],
+        &["--in-flight", "1"],
+        &["--mapped"],
+        &["--stall", "1:0:1"],
+        &["--no-checksum"],
+        &["--url", "tcp://"],
+        &["--setting", "routing=off"],
+        &["--mpi"],
+        &["--plot", "x.svg"],
+        &["--trace", "x.jsonl"],
+    ] {
+        let copy = ["--local", "2", "--link", "1gbit", "--copy"];
+        let why = format!("{}: does not go with `--copy`", words[0]);
+        refused(&[&copy, words].concat(), &why);
+    }
+    let (one, trace) = ("`--pattern one`", "`--pattern trace`");
+    let not_trace = "`--pattern one` or `--pattern all` or `--pattern half`";
+    let not_one = "`--pattern all` or `--pattern half` or `--pattern trace`";
+    for (pattern, words, with) in [
+        ("one", &["--queue", "4"][..], not_one),
+        ("one", &["--scale", "1"], trace),
+        ("all", &["--warm-up", "1"], one),
+        ("half", &["--scale", "1"], trace),
+        ("half", &["--mapped"], one),
+        ("all", &["--stall", "1:0:1"], one),
+        ("trace", &["--plot", "x.svg"], one),
+        ("trace", &["--trace", "x.jsonl"], one),
+        ("trace", &["--warm-up", "1"], one),
+        ("trace", &["--size", "64M"], not_trace),
+    ] {
+        let why = format!("{}: goes with {with} only", words[0]);
+        refused(&[&["--local", "4", "--pattern", pattern], words].concat(), &why);
+    }
+}
