@@ -15,7 +15,7 @@ use crate::{
     CP,
     copies::send,
     hosts::{Hosts, or_skip, skip},
-    receiver::{Folder, Receiver, bytes, names},
+    receiver::{Folder, Receiver, bytes, has_ended, names, signal},
 };
 
 /// So long that it is under way for a while.
@@ -42,6 +42,15 @@ impl Net {
     }
 
     fn with(rate: &str, content: Vec<u8>) -> Option<Self> {
+        let mut this = Self::without_receivers(rate, content)?;
+        for host in 1..3 {
+            let receiver = this.receiver(host);
+            this.receivers.push(receiver);
+        }
+        Some(this)
+    }
+
+    fn without_receivers(rate: &str, content: Vec<u8>) -> Option<Self> {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let hosts = or_skip(Hosts::new(3))?;
         for host in 0..3 {
@@ -51,13 +60,8 @@ impl Net {
         test.key("key");
         test.file("file", &content);
         let (watchdog, receivers) = (Watchdog::start(), Vec::new());
-        let mut this = Self { test, content, hosts, receivers, _watchdog: watchdog, _turn: turn };
-        for host in 1..3 {
-            this.test.folder(&host.to_string());
-            let receiver = this.receiver(host);
-            this.receivers.push(receiver);
-        }
-        Some(this)
+        (1..3).for_each(|host| drop(test.folder(&host.to_string())));
+        Some(Self { test, content, hosts, receivers, _watchdog: watchdog, _turn: turn })
     }
 
     fn receiver(&self, host: usize) -> Receiver {
@@ -87,6 +91,24 @@ impl Net {
         while self.hosts.link(2).traffic() < before + LEN as u64 / 4 {
             assert!(sender.try_wait().unwrap().is_none(), "it has ended too early");
             thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Until half of the first part is written in each of these folders.
+    fn let_a_part_come(&self, sender: &mut Child, folders: [&str; 2]) {
+        let (from, to) = (16 * MIB, 17 * MIB);
+        for folder in folders {
+            let spool = self.test.0.join(folder).join(".multicast-cp");
+            watchdog::until("half of a part", || {
+                assert!(sender.try_wait().unwrap().is_none(), "it has ended too early");
+                let begun = fs::read_dir(&spool).into_iter().flatten().flatten().next();
+                let mut bytes = vec![0; MIB];
+                // What is made to see whose it is goes at once.
+                begun.and_then(|begun| fs::File::open(begun.path()).ok()).is_some_and(|file| {
+                    file.read_exact_at(&mut bytes, from as u64).is_ok()
+                        && bytes == self.content[from..to]
+                })
+            });
         }
     }
 
@@ -145,31 +167,66 @@ fn a_sender_that_is_killed_leaves_nothing_that_the_next_one_does_not_take_up() {
 
 fn kill(sender: &mut Child) {
     for child in watchdog::below(sender.id()) {
-        Command::new("kill").args(["-KILL", &child.to_string()]).status().unwrap();
+        signal("-KILL", child);
     }
     Net::end(sender);
 }
 
+/// The last one is a short one. A link of 200 Mbit/s takes three seconds for them.
+fn three_parts() -> Vec<u8> {
+    (0..72).flat_map(|block| bytes(8, block).repeat(MIB / 8)).collect()
+}
+
+/// Processes that are killed when this is dropped.
+struct Killed(Vec<u32>);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.iter().filter(|it| !has_ended(it)).for_each(|it| signal("-KILL", *it));
+    }
+}
+
+#[test]
+fn a_sender_that_is_killed_in_the_middle_of_a_copy_leaves_no_receiver_that_it_has_started() {
+    let Some(net) = Net::without_receivers("200mbit", three_parts()) else { return };
+    let [_, first, second, ..] = net.hosts.keepers()[..] else { panic!("there are three") };
+    // Runs a receiver on one of the hosts, in whose user namespace, where they have one, it is already.
+    let script = format!(
+        "keeper={first}; test $1 = 1 || keeper={second}; shift
+        exec timeout -k 2 150 nsenter --target $keeper --net --mount -- \"$@\""
+    );
+    let start = format!("sh {}", net.test.file("start", script.as_bytes()));
+    for (name, folders) in [("-TERM", ["1", "2"]), ("-KILL", ["3", "4"])] {
+        let targets = [0, 1].map(|at| format!("{}:{}", at + 1, net.test.text(folders[at])));
+        let mut command = net.hosts.host(0).command("timeout");
+        command.args(["-k", "2", "150", CP, "--start", &start, "--program", CP]);
+        command.arg(net.test.text("file")).args(targets);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut sender = command.spawn().unwrap();
+        net.let_a_part_come(&mut sender, folders);
+        let all = Killed(watchdog::below(sender.id()));
+        let [own, receivers @ ..] = &all.0[..] else { panic!("there is a sender") };
+        // Nothing of it comes before the sender has ended.
+        receivers.iter().for_each(|it| signal("-STOP", *it));
+        assert_eq!(receivers.len(), 4, "each is behind a watchdog");
+        signal(name, *own);
+        watchdog::until("the end of the sender", || has_ended(own));
+        receivers.iter().for_each(|it| signal("-CONT", *it));
+        let (code, out, err) = Net::end(&mut sender);
+        assert!(code != Some(0), "{name}: {out}{err}");
+        watchdog::until("the end of both receivers", || receivers.iter().all(has_ended));
+        for folder in folders {
+            let names = names(&net.test.0.join(folder));
+            assert_eq!(names, [".multicast-cp"], "{name}: {out}{err}");
+        }
+    }
+}
+
 #[test]
 fn a_kill_of_all_of_them_leaves_unfinished_files_in_one_place_and_the_next_copy_takes_them_up() {
-    let content = (0..72).flat_map(|block| bytes(8, block).repeat(MIB / 8)).collect();
-    let Some(mut net) = Net::with("200mbit", content) else { return };
+    let Some(mut net) = Net::with("200mbit", three_parts()) else { return };
     let mut sender = net.sender();
-    // Until half of the first part is written.
-    let (from, to) = (16 * MIB, 17 * MIB);
-    for host in 1..3 {
-        let spool = net.test.0.join(format!("{host}/.multicast-cp"));
-        watchdog::until("half of a part", || {
-            assert!(sender.try_wait().unwrap().is_none(), "it has ended too early");
-            let begun = fs::read_dir(&spool).into_iter().flatten().flatten().next();
-            let mut bytes = vec![0; MIB];
-            // What is made to see whose it is goes at once.
-            begun.and_then(|begun| fs::File::open(begun.path()).ok()).is_some_and(|file| {
-                file.read_exact_at(&mut bytes, from as u64).is_ok()
-                    && bytes == net.content[from..to]
-            })
-        });
-    }
+    net.let_a_part_come(&mut sender, ["1", "2"]);
     kill(&mut sender);
     for host in 1..3 {
         net.receivers[host - 1].kill();

@@ -89,6 +89,11 @@ pub(crate) fn has_ended(process: &u32) -> bool {
     stat.map_or(true, |stat| stat.contains(") Z ") && threads() < 2)
 }
 
+/// `-KILL`; one that has ended gets none.
+pub(crate) fn signal(name: &str, process: u32) {
+    let _ = Command::new("kill").args([name, &process.to_string()]).stderr(Stdio::null()).status();
+}
+
 /// Killed when dropped.
 pub(crate) struct Receiver {
     process: Child,
@@ -114,9 +119,9 @@ impl Receiver {
     }
 
     /// Sends a signal to the receiver itself, and not to the watchdog in front of it.
-    pub(crate) fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         for child in watchdog::below(self.process.id()) {
-            let _ = Command::new("kill").args([signal, &child.to_string()]).status();
+            signal(name, child);
         }
     }
 
