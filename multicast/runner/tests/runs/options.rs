@@ -7,8 +7,7 @@ use serde_json::Value;
 use crate::{
     RUNNER,
     common::{File, has, run},
-    hosts::{Hosts, or_skip},
-    running::{local, well},
+    running::{has_links, local, well},
 };
 
 #[test]
@@ -45,7 +44,8 @@ fn a_table_says_what_lines_of_json_say() {
     assert_eq!(rows_of_one.iter().map(|row| row[2]).collect::<Vec<_>>(), ["1", "2097152"]);
     let number = |text: &str| text.parse::<f64>().unwrap();
     let (ms, objects_per_s) = (number(rows_of_one[1][4]), number(rows_of_one[1][8]));
-    assert!((ms * objects_per_s / 1e3 - 1.0).abs() < 0.05, "{}", said.out);
+    // Both are rounded: to a microsecond, of two milliseconds or more, and to a tenth.
+    assert!((1e3 / ms - objects_per_s).abs() < 0.06 + 1.0 / ms / ms, "{}", said.out);
     assert_eq!(rows(&groups.out, "auto")[0][1..5], ["4", "2", "4", "1228800"]);
 }
 
@@ -120,7 +120,9 @@ fn mpi_is_measured_beside_it() {
 
 #[test]
 fn copies_to_all_at_once_and_one_after_the_other_are_measured_to_their_end() {
-    let Some(_hosts) = or_skip(Hosts::new(1)) else { return };
+    if !has_links() {
+        return;
+    }
     let outcome = local("2", &["--link", "200mbit", "--size", "1M", "--copy"]);
     assert_eq!(outcome.code, Some(0), "{}", outcome.all());
     let lines = outcome.lines();
@@ -133,10 +135,13 @@ fn copies_to_all_at_once_and_one_after_the_other_are_measured_to_their_end() {
     assert!((number("times_faster") - times).abs() < 1e-9, "{}", lines[0]);
 }
 
-/// A step is the time of a block: 210 ms, beside which a busy machine is quiet.
+/// A step is the time of a block: 210 ms, beside which a busy machine is quiet. What else it does makes objects slower, and none faster: the
+/// fastest ones are compared.
 #[test]
-fn a_stall_of_100_us_costs_less_than_a_step_and_one_of_eight_steps_costs_most_of_them() {
-    let Some(_hosts) = or_skip(Hosts::new(1)) else { return };
+fn a_stall_of_100_us_costs_less_than_a_step_and_one_of_eight_steps_most_of_them_and_no_more() {
+    if !has_links() {
+        return;
+    }
     // The first object finds full buckets, and is faster: it does not count.
     let cost = |stall: &str, count: &str| {
         let link = ["--link", "10mbit", "--size", "1M", "--block-size", "256K"];
@@ -144,8 +149,8 @@ fn a_stall_of_100_us_costs_less_than_a_step_and_one_of_eight_steps_costs_most_of
         let lines = well(&local("3", &[&link[..], &what].concat()));
         assert_eq!((&lines[0]["what"], lines.len()), (&"pipeline".into(), 3));
         assert_eq!(lines[1]["what"], "pipeline stalled");
-        let median = |line: &Value| line["seconds_median"].as_f64().unwrap();
-        median(&lines[1]) - median(&lines[0])
+        let fastest = |line: &Value| line["seconds_min"].as_f64().unwrap();
+        fastest(&lines[1]) - fastest(&lines[0])
     };
     let step = 8.0 * f64::from(256 << 10) / 10e6;
     // Each has links of its own. The root has no step in which it waits.
@@ -153,7 +158,7 @@ fn a_stall_of_100_us_costs_less_than_a_step_and_one_of_eight_steps_costs_most_of
         let short =
             ["0:1:100", "1:0:100"].map(|stall| (stall, scope.spawn(move || cost(stall, "5"))));
         let long = cost("0:1:1680000", "3");
-        assert!(long > 4.0 * step, "{long} s");
+        assert!((4.0 * step..1.68 + step).contains(&long), "{long} s");
         for (stall, short) in short {
             let short = short.join().unwrap();
             assert!(short < step, "{stall}: {short} s");

@@ -1,6 +1,6 @@
 //! `multicast-runner`: patterns, links, pictures, and what it says where something is wrong.
 
-use std::{fs, process::Command};
+use std::fs;
 
 use serde_json::Value;
 use watchdog::until;
@@ -8,8 +8,8 @@ use watchdog::until;
 use crate::{
     RUNNER,
     common::{File, Outcome, command, run},
-    hosts::{Hosts, or_skip},
-    receiver::has_ended,
+    hosts::{Hosts, or_skip, skip},
+    receiver::{has_ended, signal},
 };
 
 pub(crate) fn local(ranks: &str, more: &[&str]) -> Outcome {
@@ -21,6 +21,20 @@ pub(crate) fn well(outcome: &Outcome) -> Vec<Value> {
     let lines = outcome.lines();
     assert_eq!(lines.last().expect("more than none")["is_well"], true, "{}", outcome.all());
     lines
+}
+
+/// Whether the runner can emulate links here; if not, the test has said so. Unlike hosts of tests, they are nothing for a user namespace.
+pub(crate) fn has_links() -> bool {
+    let shaped =
+        Hosts::new(1).and_then(|hosts| hosts.link(0).shape("tbf rate 1gbit burst 64k limit 1m"));
+    if or_skip(shaped).is_none() {
+        return false;
+    }
+    let made = run("unshare", &["--net", "--uts", "--", "true"], &[]);
+    if made.code != Some(0) {
+        skip(format!("no right to make network namespaces: {}", made.err.trim()));
+    }
+    made.code == Some(0)
 }
 
 #[test]
@@ -64,7 +78,9 @@ fn overlapping_groups_and_a_trace_are_verified() {
 
 #[test]
 fn emulated_links_are_stated_and_their_rate_is_what_counts() {
-    let Some(_hosts) = or_skip(Hosts::new(1)) else { return };
+    if !has_links() {
+        return;
+    }
     let outcome = local(
         "3",
         &[
@@ -107,12 +123,14 @@ fn processes_that_are_bound_to_cores_do_the_same() {
 
 #[test]
 fn a_runner_that_is_killed_leaves_neither_receivers_nor_what_they_have_received() {
-    let Some(_hosts) = or_skip(Hosts::new(1)) else { return };
+    if !has_links() {
+        return;
+    }
     let folder = File::new("killed");
     fs::create_dir(&folder.0).unwrap();
     let name = |process: &u32| fs::read_to_string(format!("/proc/{process}/comm"));
     let is_copy = |process: &u32| name(process).is_ok_and(|name| name == "multicast-cp\n");
-    for signal in ["-TERM", "-KILL"] {
+    for name_of_signal in ["-TERM", "-KILL"] {
         let words = ["--local", "2", "--link", "10mbit", "--size", "8M", "--copy"];
         let mut runner = command(RUNNER, &words).env("TMPDIR", &folder.0).spawn().unwrap();
         let mut below = Vec::new();
@@ -121,7 +139,7 @@ fn a_runner_that_is_killed_leaves_neither_receivers_nor_what_they_have_received(
             assert!(runner.try_wait().unwrap().is_none(), "it has ended too early");
             below.iter().filter(|it| is_copy(it)).count() == 3
         });
-        Command::new("kill").args([signal, &below[0].to_string()]).status().unwrap();
+        signal(name_of_signal, below[0]);
         assert!(!watchdog::ended(&mut runner).status.success());
         until("the end of all of them", || below.iter().all(has_ended));
         until("an empty folder", || fs::read_dir(&folder.0).unwrap().next().is_none());
