@@ -4,6 +4,10 @@
 use std::{
     collections::{HashMap, VecDeque},
     io::{self, Write as _},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::Instant,
 };
@@ -18,6 +22,7 @@ use crate::{
     arguments::{Pattern, Scheduled},
     network, payload,
     polled::{Ended, Polled},
+    progress::{self, Seen},
     sizes,
     work::{Run, touched, wrong},
 };
@@ -29,6 +34,8 @@ struct Row {
     what: &'static str,
     members: u32,
     groups: u64,
+    /// Until all groups of rank 0 had formed.
+    formed_ms: f64,
     objects: u64,
     bytes: u64,
     seconds: f64,
@@ -55,6 +62,7 @@ struct Own {
 struct Groups {
     sends: Vec<Own>,
     receives: Vec<Own>,
+    formed_ms: f64,
 }
 
 /// Every rank, or every other one, sends to all others. Collective.
@@ -113,6 +121,8 @@ fn form(
     run.tell(&format!("{}: {} groups", scheduled.name(), lists.len()));
     let ids = Multicast::ids_of_job(run.job, lists.len())?;
     let mut groups = Groups::default();
+    run.job.barrier()?;
+    let start = Instant::now();
     for (place, (list, id)) in (0_u32..).zip(lists.iter().zip(ids)) {
         let Some(own) = list.iter().position(|rank| *rank == run.job.rank()) else { continue };
         let addresses: Vec<Address> =
@@ -127,6 +137,7 @@ fn form(
     for own in groups.sends.iter().chain(&groups.receives) {
         own.group.joined().wait()?;
     }
+    groups.formed_ms = start.elapsed().as_secs_f64() * 1e3;
     Ok(groups)
 }
 
@@ -137,7 +148,7 @@ type Total = (u64, u64);
 fn play(
     run: &Run<'_>,
     scheduled: Scheduled,
-    Groups { sends, receives }: Groups,
+    Groups { sends, receives, formed_ms }: Groups,
     count: usize,
     objects: &[(usize, u64)],
     (all_objects, bytes): Total,
@@ -164,6 +175,7 @@ fn play(
         what: scheduled.name(),
         members: run.job.size(),
         groups: count as u64,
+        formed_ms,
         objects: all_objects,
         bytes,
         seconds,
@@ -188,6 +200,12 @@ fn send(run: &Run<'_>, groups: Vec<Own>, objects: &[(usize, u64)]) -> Result<Vec
     let mut begun = vec![Instant::now(); queue];
     let mut under_way: Polled<Completion<Result<(), Failure>>> = Polled::new();
     let mut latencies = Vec::new();
+    let sent = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let seen = Arc::clone(&sent);
+    let shown = progress::start(run.job, objects.len() as u64, move || {
+        let [objects, bytes] = [0, 1].map(|at| seen[at].load(Ordering::Relaxed));
+        Seen { objects, bytes }
+    })?;
     loop {
         while let Some(place) = free.pop() {
             let Some((at, size)) = waiting.pop_front() else { break };
@@ -196,14 +214,17 @@ fn send(run: &Run<'_>, groups: Vec<Own>, objects: &[(usize, u64)]) -> Result<Vec
             payload::fill(&mut bytes, own.place, *number);
             *number += 1;
             begun[place] = Instant::now();
+            sent[1].fetch_add(*size, Ordering::Relaxed);
             under_way.put(place, own.group.send(bytes, &[])?);
         }
-        let Some(Ended { place, output: sent, at }) = under_way.next() else { break };
-        sent?;
+        let Some(Ended { place, output: outcome, at }) = under_way.next() else { break };
+        outcome?;
+        sent[0].fetch_add(1, Ordering::Relaxed);
         // Meanwhile this thread may have filled others.
         latencies.push(at.saturating_duration_since(begun[place]).as_secs_f64());
         free.push(place);
     }
+    drop(shown);
     close(groups)?;
     Ok(latencies)
 }
@@ -270,10 +291,11 @@ fn print(rows: &[Row], json: bool) -> io::Result<()> {
     for row in rows {
         writeln!(
             out,
-            "{:<12} {:>4} {:>7} {:>8} {:>14} {:>9.3} {:>9.1} {:>10.1} {:>9.2} {:>9.2} {:>9.2} {:>9.2}",
+            "{:<12} {:>4} {:>7} {:>8.1} {:>8} {:>14} {:>9.3} {:>9.1} {:>10.1} {:>9.2} {:>9.2} {:>9.2} {:>9.2}",
             row.what,
             row.members,
             row.groups,
+            row.formed_ms,
             row.objects,
             row.bytes,
             row.seconds,
@@ -298,4 +320,4 @@ fn float(count: u64) -> f64 {
 
 const HEAD: &str = "\
 bytes of all objects, each counted once, and their times until the last member had them
-what            n  groups  objects          bytes   seconds      MB/s  objects/s    p50 ms    p90 ms    p99 ms    max ms";
+what            n  groups  form ms  objects          bytes   seconds      MB/s  objects/s    p50 ms    p90 ms    p99 ms    max ms";

@@ -17,7 +17,7 @@
 //! | `pause` | a member that stops for a while |
 //! | `steps` | what happened to the blocks of one object |
 //! | `mpi`, `copy` | what is measured beside it |
-//! | `report` | what is printed at the end |
+//! | `progress`, `report` | what is printed meanwhile, and at the end |
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +33,7 @@ mod network;
 mod pause;
 mod payload;
 mod polled;
+mod progress;
 mod report;
 mod sizes;
 mod steps;

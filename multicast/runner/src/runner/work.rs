@@ -15,7 +15,7 @@ use crate::{
     arguments::{Arguments, Pattern, Scheduled},
     bare, groups,
     pause::{Pause, Stops},
-    payload,
+    payload, progress,
     report::{self, Row},
     steps,
 };
@@ -106,6 +106,8 @@ impl Run<'_> {
         let [warm_up, count] = [self.arguments.warm_up, self.arguments.count].map(u64::from);
         let each = if stall.is_some() { 2 } else { 1 };
         let (begin, end) = (each * warm_up, each * (warm_up + count));
+        let group = Arc::new(group);
+        let shown = progress::of_group(self.job, end, &group)?;
         let (mut seconds, mut stalled, mut wrong) = (Vec::new(), Vec::new(), 0_u64);
         for number in 0..end {
             if number + 1 == end {
@@ -124,6 +126,8 @@ impl Run<'_> {
         if self.arguments.is_traced() {
             steps::write(self.job, &group, self.arguments)?;
         }
+        drop(shown);
+        let group = Arc::into_inner(group).expect("nobody looks any more");
         group.close().wait()?;
         let row = |seconds| Row::new(scheduled, members, (size, block), seconds, self.rate);
         let mut rows = vec![row(seconds)];
