@@ -270,7 +270,8 @@ impl<'e> Driver<'e> {
             tracing::warn!(from, ?origin, what);
             return;
         };
-        self.ask(&address);
+        let own = member.own;
+        self.ask_in(id, own, &address);
         let Some(member) = self.members.get_mut(&id) else { return };
         let event = match message {
             Message::Took { object, block } if !member.machine.is_over() => {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use hg::Address;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     completion::{Completer, Completion},
@@ -107,6 +107,8 @@ pub(crate) struct Inbox {
     inputs: Mutex<Option<Vec<Input>>>,
     /// The groups that this process is in: messages of others are dropped unread.
     known: Mutex<FxHashSet<GroupId>>,
+    /// What a group has become that has failed, while that is known: some of its members may not have gone on yet.
+    followed: Mutex<FxHashMap<GroupId, GroupId>>,
     /// What others were asked to say: nothing else is taken for an answer.
     expected: Mutex<FxHashSet<u128>>,
     engine: OnceLock<hg::Engine>,
@@ -126,6 +128,7 @@ impl Inbox {
         Self {
             inputs: Mutex::new(Some(Vec::new())),
             known: Mutex::default(),
+            followed: Mutex::default(),
             expected: Mutex::default(),
             engine: OnceLock::new(),
             disks: AtomicU64::new(0),
@@ -211,6 +214,17 @@ impl Inbox {
 
     pub(crate) fn remove(&self, group: GroupId) {
         lock(&self.known).remove(&group);
+        lock(&self.followed).retain(|_, it| *it != group);
+    }
+
+    /// This group goes on as that one.
+    pub(crate) fn follow(&self, group: GroupId, as_that: GroupId) {
+        lock(&self.followed).insert(group, as_that);
+    }
+
+    /// Whether this process lives for the members of a group: it is in it, or has gone on.
+    pub(crate) fn lives_in(&self, group: GroupId) -> bool {
+        self.knows(group) || lock(&self.followed).contains_key(&group)
     }
 
     pub(crate) fn next_disk(&self) -> u64 {

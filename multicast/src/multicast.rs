@@ -141,7 +141,7 @@ fn serve(builder: hg::Builder, inbox: &Arc<Inbox>) -> Result<hg::Builder, hg::Re
             Ok(())
         })?
         .serve_later(watch, move |_, (group, _), answer| {
-            if watched.knows(group) {
+            if watched.lives_in(group) {
                 watched.tell(Input::Watched(answer));
             } else {
                 answer.send(Err(Unknown));

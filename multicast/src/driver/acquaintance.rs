@@ -123,11 +123,11 @@ impl Driver<'_> {
         match &mut known.telling {
             Telling::Met => self.say(&address, words),
             Telling::Asked { group, from, waiting, .. } => {
-                let is_over = !self.members.contains_key(group);
-                (*group, *from) = if is_over { (id, words.1) } else { (*group, *from) };
+                let is_another = *group != id;
+                (*group, *from) = (id, words.1);
                 waiting.push(words);
-                if is_over {
-                    self.ask(&address); // There it may know of another group only.
+                if is_another {
+                    self.ask(&address); // There it may know of this group only.
                 }
             }
             Telling::Unmet => {
@@ -166,8 +166,17 @@ impl Driver<'_> {
         }
     }
 
-    /// Asks, or asks again, where that is not done.
-    pub(super) fn ask(&self, address: &Address) {
+    /// Asks again in a group that it is in, where that is not done.
+    pub(super) fn ask_in(&mut self, id: GroupId, own: u32, address: &Address) {
+        let Some(known) = self.acquaintances.0.get_mut(address) else { return };
+        if let Telling::Asked { group, from, .. } = &mut known.telling {
+            (*group, *from) = (id, own);
+            self.ask(address);
+        }
+    }
+
+    /// Asks, where that is not done.
+    fn ask(&self, address: &Address) {
         let Some(known) = self.acquaintances.0.get(address) else { return };
         let Telling::Asked { group, from, challenge, .. } = known.telling else { return };
         self.meet(address, group, Meeting::Meet { from, challenge });
@@ -195,13 +204,10 @@ impl Driver<'_> {
         let Some(known) = self.acquaintances.0.get_mut(&address) else { return };
         let Ok(drawn) = draw() else { return };
         let nonce = *known.nonce.get_or_insert(drawn);
-        if let Telling::Asked { group: shared, from, .. } = &mut known.telling {
-            // A group that it is in, which the one that it was asked in may not be.
-            (*shared, *from) = (group, member.own);
-        }
+        let own = member.own;
         self.inbox.expect(nonce);
         self.meet(&address, group, Meeting::Prove { challenge, nonce });
-        self.ask(&address); // It had not begun when it was asked, perhaps.
+        self.ask_in(group, own, &address); // It had not begun this one when it was asked, perhaps, nor the one that it was asked in.
     }
 
     fn say_all(&mut self, group: GroupId, asked: u128, nonce: u128) {

@@ -110,6 +110,7 @@ impl Driver<'_> {
         member.renew(self.engine);
         let resent = member.send_again();
         self.disks.values_mut().filter(|it| it.0 == id).for_each(|it| it.0 = new);
+        self.inbox.follow(id, new);
         self.remove(id);
         self.insert(new, member);
         self.acquaintances.remove(&before, self.inbox);

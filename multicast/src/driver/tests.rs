@@ -276,6 +276,51 @@ fn nobody_goes_on_as_another_group_that_there_is() {
 }
 
 #[test]
+fn who_has_gone_on_without_the_dead_still_lives_for_those_who_have_not() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let all = three(url);
+        let (id, groups) = join(&all, |_| Ok(Destination::Allocate));
+        all[0].close();
+        groups[1].receive().wait().unwrap_err();
+        let [_, first, second] = groups.try_into().unwrap();
+        let engine = all[2].engine();
+        let peer = engine.lookup(all[1].address()).unwrap();
+        let group = first.reform().wait().unwrap();
+        let asked = engine.call_owned(watch, &peer, (id, 2));
+        let barrier = engine.call(watch, &peer, (GroupId::random().unwrap(), 0));
+        assert!(matches!(barrier.wait(), Err(CallError::Handler(Unknown))));
+        let mut asked = pin!(asked);
+        let answer = asked.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(answer.is_pending(), "{url}: {answer:?}");
+        let again = second.reform().wait().unwrap();
+        let closing = [group, again].map(Group::close);
+        closing.into_iter().for_each(|it| it.wait().unwrap());
+    }
+}
+
+#[test]
+fn a_group_that_the_other_one_has_not_begun_keeps_no_other_group_from_joining() {
+    let _watchdog = Watchdog::start();
+    for url in URLS {
+        let [root, other] = [0, 1].map(|_| Multicast::open(plain(url), url).unwrap());
+        let members = [root.address().clone(), other.address().clone()];
+        let [never, id] = [0, 1].map(|_| GroupId::random().unwrap());
+        let allocate = |_: crate::Incoming<'_>| Ok(Destination::Allocate);
+        let open = |it: &Multicast, id, own| {
+            it.group(id, &members, own, Options::default(), allocate).unwrap()
+        };
+        let group = open(&root, id, 0);
+        // What the root says of it comes to one that does not know it yet.
+        let peer = root.engine().lookup(other.address()).unwrap();
+        while root.engine().call(watch, &peer, (never, 0)).wait().is_ok() {}
+        let _waits = open(&other, never, 1);
+        let _joins = open(&other, id, 1);
+        group.joined().wait().unwrap();
+    }
+}
+
+#[test]
 fn receivers_that_close_without_having_received_let_the_root_close() {
     let _watchdog = Watchdog::start();
     for url in URLS {
