@@ -30,15 +30,17 @@ fn take(node: &mut Node) -> usize {
 }
 
 /// Posts until the peer, which makes no progress, leaves no room; says how many were accepted. Who passes messages on, and had no core, may
-/// make room late: then a flush ends, and there is more to be posted.
+/// make room late: only then a flush may end, and there is more to be posted.
 fn fill(node: &mut Node, make: impl Fn() -> Op) -> Outcome<usize> {
     let mut count = 0;
     for _ in 0..FILLS {
+        let before = count;
         room::fill(node, |node| {
             let is_accepted = room::try_post(node, make())?.is_some();
             count += usize::from(is_accepted);
             Ok(is_accepted)
         })?;
+        ensure!(count > before, "a flush ended without room, while {count} messages were untaken");
         if !node.context.flush() {
             return Ok(count);
         }
