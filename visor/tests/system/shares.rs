@@ -33,6 +33,7 @@ fn users_send_as_their_weights_say_where_they_have_to_share() {
     let mut plug = Liar::greeted(&daemon.name, "plug/0");
     open(&mut plug, &address);
     (0..PLUG).for_each(|_| plug.say(&frame_of(1)));
+    plug.flush();
     let all = |count: usize, waiting: usize| {
         daemon.until("what was sent is in the daemon", |status| {
             status["connections"] == count
@@ -43,6 +44,7 @@ fn users_send_as_their_weights_say_where_they_have_to_share() {
     let mut light = Liar::greeted(&daemon.name, "light/0");
     open(&mut light, &address);
     (0..FRAMES).for_each(|_| light.say(&frame_of(16_000)));
+    light.flush();
     all(2, FRAMES * 16_000);
     let mut heavy = Process::application("floods", &daemon.name, &address);
     heavy.hear("sent");
@@ -81,6 +83,7 @@ pub(crate) fn other_user(daemon: &str, target: &str) {
     let mut heavy = Liar::greeted(daemon, "heavy/0");
     open(&mut heavy, target);
     (0..FRAMES).for_each(|_| heavy.say(&frame_of(16_000)));
+    heavy.flush();
     println!("\nsent");
     let _until_the_parent_ends = std::io::stdin().read(&mut [0]);
 }

@@ -84,6 +84,11 @@ impl Liar {
         }
     }
 
+    /// What it said has left: accepted words may wait in its own context, which nobody drives for it.
+    pub(crate) fn flush(&mut self) {
+        self.until("what it said has left", |it| it.context.flush());
+    }
+
     fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
         until(what, || {
             self.progress();
