@@ -36,7 +36,7 @@ use self::{
     lane::Lane,
     message::{NUMBERS_END, bounded},
     object::Object,
-    receiving::Waiting,
+    receiving::{Pulling, Waiting},
 };
 
 /// Blocks of an object at most.
@@ -46,7 +46,7 @@ pub(crate) const SIZE_MAX: u64 = 1 << 56;
 /// Objects that are not everywhere yet, at the root.
 pub(crate) const SENDS_MAX: usize = 1024;
 /// Offers of one neighbour that may wait at a member: more than its lanes let it make is a breach.
-pub(crate) const OFFERS_MAX: usize = SMALL_ROOM + STEPPED_ROOM_MAX;
+pub(crate) const OFFERS_MAX: usize = SMALL_ROOM + 2 * STEPPED_ROOM_MAX;
 /// Small blocks that a lane has on their way: they ride in their offers.
 const SMALL_ROOM: usize = 64;
 /// Blocks of a stepped lane that may be set to be on their way.
@@ -92,6 +92,11 @@ pub(crate) enum Event<S> {
     Refused {
         object: u64,
         why: String,
+    },
+    /// A block that is pulled is where it belongs but for its end.
+    Nearly {
+        object: u64,
+        block: u64,
     },
     /// A block that was pulled is where it belongs, and verified.
     Arrived {
@@ -235,7 +240,7 @@ pub(crate) struct Machine<S> {
     direct: BTreeMap<u32, Lane>,
     /// Offers that cannot be pulled yet.
     waiting: VecDeque<Waiting<S>>,
-    pulling: Vec<(u32, u64, u64)>,
+    pulling: Vec<Pulling>,
     /// The next object to begin; at the root, to be sent.
     next: u64,
     /// Objects that are whole here: those before this number.
@@ -359,6 +364,7 @@ impl<S> Machine<S> {
                 let why = format!("it refused object {object}: {why}");
                 self.fail(self.config.own, &why, true);
             }
+            Event::Nearly { object, block } => self.handle_nearly(object, block),
             Event::Arrived { object, block } => self.handle_arrived(object, block),
             Event::Broken { from, why } => {
                 self.suspects.insert(from, why);
@@ -412,6 +418,7 @@ impl<S> Machine<S> {
             Message::Offer { object, block, header, source } => {
                 self.handle_offer(Waiting { from, object, block, header, source });
             }
+            Message::Nearly { object, block } => self.handle_nearly_taken(from, object, block),
             Message::Took { object, block } => self.handle_took(from, object, block),
             Message::Whole { count } if is_root => self.handle_whole(from, count),
             Message::Closed { count } if from == 0 => self.handle_closed(count),

@@ -6,7 +6,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use hg::bulk::{Transfer, TransferError, Usage};
+use hg::{
+    Address,
+    bulk::{Range, RemoteRange, Transfer, TransferError, Usage},
+};
 
 use super::{Driver, member::Coming};
 use crate::{
@@ -18,7 +21,10 @@ use crate::{
     wire::{Place, Source},
 };
 
-/// A block on its way.
+/// The end of a block, in bytes: while it comes the words that make the next one come pass it.
+const END: u64 = 128 << 10;
+
+/// A block on its way, or a part of it.
 pub(super) struct Pull<'e> {
     pub(super) group: GroupId,
     object: u64,
@@ -30,6 +36,8 @@ pub(super) struct Pull<'e> {
     come: Come,
     /// Bytes that come now.
     len: u64,
+    /// Whether the end of the block is left, which comes after it.
+    is_all_but_end: bool,
     transfer: Transfer<'e>,
 }
 
@@ -47,6 +55,22 @@ struct Come {
     sum: Sum,
 }
 
+/// Begins to get from there to here; `is_cut`: all but the end, and the end.
+fn begin<'e>(
+    engine: &'e hg::Engine,
+    owner: &Address,
+    (far, near): (&RemoteRange, &Range),
+    is_cut: bool,
+) -> Result<Vec<Transfer<'e>>, hg::Error> {
+    let peer = engine.lookup(owner)?;
+    let len = far.len();
+    let end = if is_cut { len - END } else { len };
+    let parts = [0..end, end..len].into_iter().take(if is_cut { 2 } else { 1 });
+    let parts = parts.map(|part| Ok((far.range(part.clone())?, near.range(part)?)));
+    let parts: Vec<_> = parts.collect::<Result<_, hg::Error>>()?;
+    Ok(parts.into_iter().map(|(far, near)| engine.pull(&peer, far, near)).collect())
+}
+
 impl Driver<'_> {
     /// A block may come.
     pub(super) fn pull(
@@ -60,7 +84,7 @@ impl Driver<'_> {
         member.begun(from, object, block);
         let Some(local) = member.locals.get_mut(&object) else { return };
         let (extent, checksum) = (local.extent(block), source.checksum);
-        let coming = Coming { from, source: source.clone() };
+        let coming = Coming { from, source: source.clone(), transfers: 0 };
         let is_inline = matches!(source.place, Place::Inline(_));
         match (&mut local.store, checksum, source.place) {
             (Store::Disk(disk), Some(checksum), _) => disk.ask(extent, checksum),
@@ -115,7 +139,7 @@ impl Driver<'_> {
     /// Gets a block, or the next piece of one, to where it belongs or to a slot.
     fn get(&mut self, id: GroupId, (object, block): (u64, u64), slot: Option<Room>, come: Come) {
         let Some(member) = self.members.get_mut(&id) else { return };
-        let Some(coming) = member.coming.get(&(object, block)) else { return };
+        let Some(coming) = member.coming.get_mut(&(object, block)) else { return };
         let Some(local) = member.locals.get_mut(&object) else { return };
         let (from, extent) = (coming.from, local.extent(block));
         let Place::At { memory, offset } = &coming.source.place else { return };
@@ -125,13 +149,14 @@ impl Driver<'_> {
             Store::Disk(_) => slot.as_ref().map(|it| (it.at, Arc::clone(&it.bulk))),
             Store::Bytes(_) | Store::Unseen(_) | Store::Frozen { .. } => None,
         };
-        let is_summed = matches!(local.store, Store::Memory { .. })
-            && coming.source.checksum.is_some()
-            && member.nodes[from as usize] == member.nodes[member.own as usize];
+        let is_near = member.nodes[from as usize] == member.nodes[member.own as usize];
+        let is_summed = is_near
+            && matches!(local.store, Store::Memory { .. })
+            && coming.source.checksum.is_some();
         let len = if is_summed { left.min(HOT) } else { left };
         let start = offset.checked_add(come.bytes);
-        let end = start.and_then(|start| Some(start..start.checked_add(len)?));
-        let Some(Ok(far)) = end.map(|range| memory.range(range)) else {
+        let far = start.and_then(|start| Some(start..start.checked_add(len)?));
+        let Some(Ok(far)) = far.map(|range| memory.range(range)) else {
             let why = "it offers memory that it has not".to_owned();
             self.give(id, Event::Wrong { from, why });
             return;
@@ -142,17 +167,30 @@ impl Driver<'_> {
             return;
         };
         let start = start + come.bytes;
-        let peer = self.engine.lookup(&member.addresses[from as usize]);
-        let range = bulk.range(start..start + len);
-        match (peer, range) {
-            (Ok(peer), Ok(range)) => {
-                let transfer = self.engine.pull(&peer, far, range);
-                let into = slot.is_none().then(|| bulk.usage());
-                self.pulls.push(Pull { group: id, object, block, slot, into, come, len, transfer });
+        let near = bulk.range(start..start + len);
+        let owner = &member.addresses[from as usize];
+        let is_cut = !is_near && len > 2 * END;
+        match near.and_then(|near| begin(self.engine, owner, (&far, &near), is_cut)) {
+            Ok(transfers) => {
+                coming.transfers = transfers.len();
+                for (number, transfer) in transfers.into_iter().enumerate() {
+                    let is_all_but_end = number + 1 < coming.transfers;
+                    let (come, slot) = (come.clone(), slot.clone());
+                    let into = slot.is_none().then(|| bulk.usage());
+                    self.pulls.push(Pull {
+                        group: id,
+                        object,
+                        block,
+                        slot,
+                        into,
+                        come,
+                        len,
+                        is_all_but_end,
+                        transfer,
+                    });
+                }
             }
-            (Err(error), _) | (_, Err(error)) => {
-                self.give(id, Event::Broken { from, why: error.to_string() });
-            }
+            Err(error) => self.give(id, Event::Broken { from, why: error.to_string() }),
         }
     }
 
@@ -183,20 +221,27 @@ impl Driver<'_> {
     }
 
     /// Where it has failed its slot is not free: the transport may have that memory still, as that of an object.
-    fn pulled(&mut self, pull: Pull<'_>, outcome: Result<(), TransferError>) {
-        let Pull { group: id, object, block, slot, into, mut come, len, .. } = pull;
+    pub(super) fn pulled(&mut self, pull: Pull<'_>, outcome: Result<(), TransferError>) {
+        let Pull { group: id, object, block, slot, into, mut come, len, is_all_but_end, .. } = pull;
         if outcome.is_err() {
             self.given_up.extend(into);
         }
         let Some(member) = self.members.get_mut(&id) else { return };
-        let Some(coming) = member.coming.get(&(object, block)) else { return };
-        let (from, checksum) = (coming.from, coming.source.checksum);
+        let Some(coming) = member.coming.get_mut(&(object, block)) else { return };
+        coming.transfers -= 1;
+        let (from, checksum, is_rest_to_come) =
+            (coming.from, coming.source.checksum, coming.transfers > 0);
         let Some(local) = member.locals.get_mut(&object) else { return };
         let extent = local.extent(block);
         match (outcome, &local.store, slot) {
             (Err(error), ..) => {
                 let why = format!("its memory cannot be read: {error}");
                 self.give(id, Event::Broken { from, why });
+            }
+            (Ok(()), ..) if is_rest_to_come => {
+                if is_all_but_end {
+                    self.give(id, Event::Nearly { object, block });
+                }
             }
             (Ok(()), Store::Disk(disk), Some(slot)) => {
                 disk.write(extent, Slot::At(slot), checksum);

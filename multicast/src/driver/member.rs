@@ -80,6 +80,8 @@ impl Local {
 pub(super) struct Coming {
     pub(super) from: u32,
     pub(super) source: Source,
+    /// Under way.
+    pub(super) transfers: usize,
 }
 
 pub(super) struct Member {

@@ -19,6 +19,8 @@ pub(super) struct Offered {
     pub(super) block: u64,
     /// Whether it is said alone that it was taken; otherwise by what is whole.
     pub(super) is_told: bool,
+    /// Whether it is there but for its end: it needs no room of the lane any more.
+    pub(super) is_nearly_taken: bool,
 }
 
 /// How far an object is.
@@ -61,8 +63,10 @@ impl Lane {
         self.queue.front().map(|it| it.0)
     }
 
-    pub(super) fn offered(&self) -> usize {
-        self.offered.len()
+    /// Whether one more can be offered where so many may be on their way, and as many again whose end only is.
+    pub(super) fn has_room(&self, room: usize) -> bool {
+        let on_their_way = self.offered.iter().filter(|it| !it.is_nearly_taken).count();
+        on_their_way < room && self.offered.len() < 2 * room
     }
 
     /// What comes next of the current object, whose blocks have come in this order.
@@ -100,9 +104,22 @@ impl Lane {
 
     /// Says whether it was offered.
     pub(super) fn take(&mut self, to: u32, object: u64, block: u64) -> bool {
-        let is_it = |it: &Offered| (it.to, it.object, it.block) == (to, object, block);
-        let place = self.offered.iter().position(is_it);
+        let place = self.place(to, object, block);
         place.map(|place| self.offered.swap_remove(place)).is_some()
+    }
+
+    /// It is there but for its end; says whether it was offered.
+    pub(super) fn nearly_take(&mut self, to: u32, object: u64, block: u64) -> bool {
+        let place = self.place(to, object, block);
+        place.map(|place| self.offered[place].is_nearly_taken = true).is_some()
+    }
+
+    pub(super) fn has_offered(&self, to: u32, object: u64, block: u64) -> bool {
+        self.place(to, object, block).is_some()
+    }
+
+    fn place(&self, to: u32, object: u64, block: u64) -> Option<usize> {
+        self.offered.iter().position(|it| (it.to, it.object, it.block) == (to, object, block))
     }
 
     /// So many objects are whole there.

@@ -79,6 +79,9 @@ pub(crate) enum Message<S> {
     Begin { next: u64 },
     /// Here is a block.
     Offer { object: u64, block: u64, header: Option<Header>, source: S },
+    /// The block that was offered is here but for its end: who offers it may offer the next one, so that what is said about
+    /// that one need not stand behind this one's bytes.
+    Nearly { object: u64, block: u64 },
     /// The block that was offered is here, and need not be kept for this member.
     Took { object: u64, block: u64 },
     /// To the root: this many objects are whole here.

@@ -15,11 +15,19 @@ pub(super) struct Waiting<S> {
     pub(super) source: S,
 }
 
+/// A block that comes.
+#[derive(Debug)]
+pub(super) struct Pulling {
+    from: u32,
+    object: u64,
+    block: u64,
+}
+
 impl<S> Machine<S> {
     pub(super) fn handle_offer(&mut self, offer: Waiting<S>) {
         let from = offer.from;
         let of_it = self.waiting.iter().filter(|it| it.from == from).count();
-        let pulled = self.pulling.iter().filter(|it| it.0 == from).count();
+        let pulled = self.pulling.iter().filter(|it| it.from == from).count();
         if of_it + pulled >= OFFERS_MAX {
             self.breach(from, "it offers more than it was let");
             return;
@@ -106,11 +114,11 @@ impl<S> Machine<S> {
                 self.tell(from, Message::Took { object, block });
                 continue;
             }
-            let is_coming = self.pulling.iter().any(|it| (it.1, it.2) == (object, block));
+            let is_coming = self.coming(object, block).is_some();
             let can_come = known.is_some_and(|it| it.is_ready) && !is_coming;
             if can_come && self.has_room_to_pull(object, block) {
                 if let Some(Waiting { source, .. }) = self.waiting.remove(place) {
-                    self.pulling.push((from, object, block));
+                    self.pulling.push(Pulling { from, object, block });
                     self.actions.push_back(Action::Pull { from, object, block, source });
                 }
                 continue;
@@ -124,15 +132,24 @@ impl<S> Machine<S> {
         let len = |object, block| {
             self.objects.get(&object).map_or(0, |it: &Object| it.header.range(block).1)
         };
-        let coming: u64 = self.pulling.iter().map(|it| len(it.1, it.2)).sum();
+        let coming: u64 = self.pulling.iter().map(|it| len(it.object, it.block)).sum();
         let pulls = self.pulling.len();
         pulls == 0 || pulls < PULLS_MAX && coming + len(object, block) <= PULLED_BYTES_MAX
     }
 
+    fn coming(&self, object: u64, block: u64) -> Option<usize> {
+        self.pulling.iter().position(|it| (it.object, it.block) == (object, block))
+    }
+
+    pub(super) fn handle_nearly(&mut self, object: u64, block: u64) {
+        if let Some(place) = self.coming(object, block) {
+            self.tell(self.pulling[place].from, Message::Nearly { object, block });
+        }
+    }
+
     pub(super) fn handle_arrived(&mut self, object: u64, block: u64) {
-        let place = self.pulling.iter().position(|it| (it.1, it.2) == (object, block));
-        let Some(place) = place else { return };
-        let (from, ..) = self.pulling.swap_remove(place);
+        let Some(place) = self.coming(object, block) else { return };
+        let Pulling { from, .. } = self.pulling.swap_remove(place);
         let Some(it) = self.objects.get_mut(&object) else { return };
         it.insert(block);
         if !it.header.is_taken_whole() {

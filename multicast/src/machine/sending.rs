@@ -102,6 +102,16 @@ impl<S> Machine<S> {
         self.begin_objects(); // What was delivered makes room.
     }
 
+    /// Direct lanes have room enough without: there it says nothing.
+    pub(super) fn handle_nearly_taken(&mut self, from: u32, object: u64, block: u64) {
+        let is_stepped = self.stepped.nearly_take(from, object, block);
+        if is_stepped {
+            self.pump();
+        } else if !self.direct.get(&from).is_some_and(|it| it.has_offered(from, object, block)) {
+            self.breach(from, "it has most of what was not offered");
+        }
+    }
+
     /// Whether nothing of an object is left to pass on.
     pub(super) fn is_through(&self, object: u64) -> bool {
         self.stepped.is_through(object) && self.direct.values().all(|it| it.is_through(object))
@@ -183,13 +193,15 @@ fn offer_next<S>(
             continue;
         };
         let is_small = object.header.block_size.min(object.header.size) <= INLINE_MAX;
-        if lane.offered() >= if is_small { room.1 } else { room.0 } {
+        if !lane.has_room(if is_small { room.1 } else { room.0 }) {
             return false;
         }
         match lane.next(&object.come, |block| object.held.has(block)) {
             Next::Block(to, block) => {
                 let is_told = !object.header.is_taken_whole();
-                lane.offer(Offered { to, object: number, block, is_told }, object.header.blocks());
+                let is_nearly_taken = false;
+                let offered = Offered { to, object: number, block, is_told, is_nearly_taken };
+                lane.offer(offered, object.header.blocks());
                 if watched.insert(to) {
                     actions.push_back(Action::Watch { member: to });
                 }

@@ -7,6 +7,7 @@
 
 mod faults;
 mod story;
+mod taking;
 mod users;
 mod world;
 

@@ -1,5 +1,7 @@
 //! Where members are, and where objects go.
 
+use std::fs::File;
+
 use hg::bulk::Memory;
 use hg_multicast::{Data, Destination, Incoming, What, schedule::Choice};
 use watchdog::Watchdog;
@@ -28,6 +30,41 @@ fn one_member_of_a_node_takes_every_block_from_the_other_node_and_the_rest_take_
         }
         close(groups);
     }
+}
+
+/// Large blocks from other nodes come in two parts.
+#[test]
+fn large_blocks_from_other_nodes_come_whole_to_memory_and_to_files() {
+    let _watchdog = Watchdog::start();
+    let folder = std::env::temp_dir().join(format!("multicast-large-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let size = 2_000_001;
+    for url in URLS {
+        let members = Members::open(url, 4);
+        let mut wanted = options(Choice::Pipeline, 400_000);
+        wanted.nodes = Some(vec![0, 1, 2, 3]);
+        let path = |own| folder.join(format!("{own}"));
+        let groups = members.group_with(&wanted, |own| {
+            let mut options = File::options();
+            options.read(true).write(true).create(true).truncate(true);
+            let file = options.open(path(own)).unwrap();
+            move |it: Incoming<'_>| match it.number {
+                0 => Ok(Destination::Allocate),
+                _ => Ok(Destination::Blocks(Box::new(file.try_clone().unwrap()))),
+            }
+        });
+        let sendings = [1, 2].map(|seed| groups[0].send(bytes(seed, size), b"").unwrap());
+        for (own, group) in groups.iter().enumerate().skip(1) {
+            assert!(take(group).data.into_vec().unwrap() == Some(bytes(1, size)), "{url} {own}");
+            assert!(matches!(take(group).data, Data::Blocks(_)));
+        }
+        sendings.into_iter().for_each(|it| it.wait().unwrap());
+        close(groups);
+        for own in 1..4 {
+            assert!(std::fs::read(path(own)).unwrap() == bytes(2, size), "{url} {own}");
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -255,6 +255,46 @@ fn a_slot_is_free_once_what_came_there_is_written_and_not_when_its_transfer_has_
     assert_ne!(next, failed);
 }
 
+/// Of a large block from another node; its end may even be here first.
+#[test]
+fn a_block_in_two_parts_is_here_once_both_are_and_nearly_before_if_its_end_comes_last() {
+    let _watchdog = Watchdog::start();
+    for is_end_first in [false, true] {
+        let (own, other, inbox) = (engine(), engine(), Arc::new(Inbox::new()));
+        let memory = other.expose(vec![0; 1_000_000], Rights::READ).unwrap();
+        let mut driver = Driver::new(&own, &inbox);
+        let members = members((&own, 1), (&other, 0), 2);
+        let allocate = |_| Destination::Allocate;
+        let (id, shared) = open(&mut driver, 1, members, Options::default(), allocate);
+        told(&mut driver, id, 0, Message::Begin { next: 0 });
+        let place = Place::At { memory: memory.descriptor(), offset: 0 };
+        let (kind, metadata) = (Kind::Chain, vec![]);
+        let header = Header { size: 1_000_000, block_size: 1_000_000, kind, among: None, metadata };
+        let (header, source) = (Some(header), Source { place, checksum: None });
+        told(&mut driver, id, 0, Message::Offer { object: 0, block: 0, header, source });
+        let mut parts: Vec<_> = driver.pulls.drain(..).collect();
+        assert_eq!(parts.len(), 2);
+        if is_end_first {
+            parts.reverse();
+        }
+        let mut blocks = Vec::new();
+        for part in parts {
+            driver.pulled(part, Ok(()));
+            driver.act(id);
+            blocks.push(shared.lock().progress.blocks);
+        }
+        assert_eq!(blocks, [0, 1]);
+        let words = driver.acquaintances.waiting(other.address());
+        let of_it = words.iter().filter_map(|it| match &it.2 {
+            Message::Nearly { .. } => Some("nearly"),
+            Message::Took { .. } => Some("took"),
+            _ => None,
+        });
+        let said: &[_] = if is_end_first { &["took"] } else { &["nearly", "took"] };
+        assert_eq!(of_it.collect::<Vec<_>>(), said);
+    }
+}
+
 /// A range of it stands for a copy that was begun for a group that has failed, and goes on: what a transfer keeps until it has ended.
 #[test]
 fn nothing_comes_to_the_users_memory_while_a_group_before_may_have_something_come_there() {

@@ -138,3 +138,8 @@ impl Story {
         }
     }
 }
+
+/// What a block holds; never 0.
+pub(super) fn content(line: usize, object: u64, block: u64) -> u64 {
+    1 + Random(line as u64 ^ object << 16 ^ block << 32).next() / 2
+}

@@ -2,7 +2,8 @@
 
 use super::{
     super::Event,
-    world::{Happening, WAY_MAX, World, content},
+    story::content,
+    world::{Happening, WAY_MAX, World},
 };
 
 impl World {

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     super::{Action, Carried, Config, Event, Header, Machine, Message, OFFERS_MAX},
-    story::{Random, Story},
+    story::{Random, Story, content},
 };
 
 /// Longest way of a message.
@@ -369,7 +369,12 @@ impl World {
             Action::Pull { from, object, block, source } => {
                 let store = &self.lines[line].stores[&(process, object)];
                 assert_eq!(store[usize::try_from(block).unwrap()], 0, "no block comes twice");
-                self.later(Happening::Pulled { group, member, from, object, block, source });
+                let after = self.random.below(WAY_MAX);
+                if self.random.below(2) == 0 {
+                    let before = self.random.below(after + 1);
+                    self.plan(before, own(Event::Nearly { object, block }));
+                }
+                self.plan(after, Happening::Pulled { group, member, from, object, block, source });
             }
             Action::Finish { object } => self.later(own(Event::Finished { object })),
             Action::Joined => self.groups[group].joined[member as usize] = true,
@@ -591,9 +596,4 @@ impl World {
             eprintln!("{}: {}", self.now, what());
         }
     }
-}
-
-/// What a block holds; never 0.
-pub(super) fn content(line: usize, object: u64, block: u64) -> u64 {
-    1 + Random(line as u64 ^ object << 16 ^ block << 32).next() / 2
 }
