@@ -12,7 +12,7 @@ use hg_na::{Error, Keeper, Memory, Segment as Run};
 use crate::{
     arena::{ARENA_BYTES, FERRY_OFFSET},
     layout::{RINGS_BYTES, Segment},
-    os::mapping::{Access, Mapping, SEGMENT_SEALS, Shared},
+    os::mapping::{Access, Mapping, SEGMENT_SEALS, Shared, read_only},
 };
 
 // SAFETY:
@@ -31,11 +31,11 @@ pub(crate) struct Rings {
 }
 
 impl Rings {
-    /// A new segment, writable here, and its descriptor for the peer.
+    /// A new segment, writable here alone, and its descriptor for the peer.
     pub(crate) fn create() -> Result<(Self, OwnedFd), Error> {
         let (mapping, fd) =
             Mapping::create(c"hg-sm-segment", SEGMENT_BYTES, SEGMENT_SEALS, RINGS_BYTES)?;
-        Ok((Self::of(mapping), fd))
+        Ok((Self::of(mapping), read_only(&fd)?))
     }
 
     /// The peer's, read-only. Its version was in the greeting, and whatever it holds is a claim.

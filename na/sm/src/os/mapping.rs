@@ -5,7 +5,7 @@
 //! | kind | seals | why |
 //! |---|---|---|
 //! | [`TABLE_SEALS`] | shrink, grow, seal, future write | no later mapping can be writable, the creator's own stays so |
-//! | [`SEGMENT_SEALS`] | shrink, grow, seal | as above less the last: it would forbid giving pages back (`MADV_REMOVE`) |
+//! | [`SEGMENT_SEALS`] | shrink, grow, seal | as above less the last: it would forbid giving pages back (`MADV_REMOVE`); its peer gets a descriptor for reading alone |
 //! | [`Access::seals`] | shrink, grow, and what keeps others from writing, if anything does | of [`crate::shared`]: sealed further as it is registered, or frozen |
 //!
 //! A peer that maps a segment for writing all the same can change what its creator tells that peer, and nobody else: what a
@@ -19,7 +19,7 @@ use std::{
     ffi::{CStr, c_void},
     num::NonZeroUsize,
     ops::Range,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd as _, OwnedFd},
     ptr::NonNull,
     sync::atomic::Ordering,
 };
@@ -28,11 +28,11 @@ use hg_na::{Error, Segment};
 use hg_na_memory::ForkGuard;
 use nix::{
     errno::Errno,
-    fcntl::{FcntlArg, SealFlag, fcntl},
+    fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open},
     sys::{
         memfd::{MFdFlags, memfd_create},
         mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap},
-        stat::{FileStat, fstat},
+        stat::{FileStat, Mode, fchmod, fstat},
         statfs::{HUGETLBFS_MAGIC, fstatfs},
     },
     unistd::ftruncate,
@@ -334,6 +334,14 @@ pub(crate) fn new_memfd(name: &CStr, len: usize) -> Result<OwnedFd, Error> {
     Ok(fd)
 }
 
+/// The same memfd for reading alone (of this thread: the first may have ended); another user cannot open it for writing by its name in `/proc` either.
+pub(crate) fn read_only(fd: &OwnedFd) -> Result<OwnedFd, Error> {
+    fchmod(fd, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| os_error("fchmod", e))?;
+    let path = format!("/proc/thread-self/fd/{}", fd.as_raw_fd());
+    let opened = open(&*path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
+    opened.map_err(|e| os_error("open(/proc/thread-self/fd)", e))
+}
+
 /// Adds seals; those that are there stay.
 ///
 /// # Errors
@@ -426,6 +434,19 @@ mod tests {
             assert_eq!(theirs.view::<AtomicU64>(4096).load(Ordering::Acquire), 77);
             assert!(mine.writable() && !theirs.writable());
         }
+    }
+
+    #[test]
+    fn a_descriptor_for_reading_alone_is_never_mapped_for_writing() {
+        let (mine, fd) = Mapping::create(c"test", LEN, SEGMENT_SEALS, 0).unwrap();
+        assert!(Mapping::map(&fd, LEN, Access::Write).is_ok(), "nothing else forbids it");
+        let fd = read_only(&fd).unwrap();
+        assert!(why(Mapping::map(&fd, LEN, Access::Write)).contains("Permission denied"));
+        assert_eq!(write(&fd, b"x"), Err(Errno::EBADF));
+        let theirs = Mapping::open(&fd, LEN, SEGMENT_SEALS, Access::Read).unwrap();
+        mine.view::<AtomicU64>(0).store(7, Ordering::Release);
+        assert_eq!(theirs.view::<AtomicU64>(0).load(Ordering::Acquire), 7);
+        assert_eq!(fstat(&fd).unwrap().st_mode & 0o777, 0o600, "nor opened by other users");
     }
 
     #[test]
