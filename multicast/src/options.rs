@@ -16,7 +16,7 @@ pub struct Options {
     pub schedule: Choice,
     /// On which node each member is, for [`Choice::Hybrid`] and [`Choice::Auto`]; `None`: as their addresses say.
     pub nodes: Option<Vec<u32>>,
-    /// Blocks that a member offers at a time, 1 to 8.
+    /// Blocks that a member has on their way at a time, 1 to 8; large ones that are there but for their end come on top.
     pub in_flight: u32,
     /// Bytes that may wait for [`Group::receive`](crate::Group::receive) before no further object is begun here, which then holds up the
     /// group: allocated memory, and for each object its metadata, 256 bytes, and 25 bytes a block.

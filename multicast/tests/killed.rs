@@ -23,7 +23,8 @@ use nix::{
 use watchdog::Watchdog;
 
 const MEMBERS: usize = 8;
-const BLOCK: usize = 20_000;
+/// What a process of a test is told by.
+const URL: &str = "MULTICAST_MEMBER";
 const BLOCKS: usize = 5;
 
 /// From the end of the one that dies until every survivor has said so, on a busy machine. Who waits for a connection to time out takes
@@ -110,8 +111,17 @@ impl Blocks for Deadly {
     }
 }
 
+/// Bytes of a block: over `tcp` each is on a node of its own, and such a block comes in two parts.
+fn block(url: &str) -> usize {
+    if url.starts_with("tcp") { 300_000 } else { 20_000 }
+}
+
+fn size() -> usize {
+    block(&std::env::var(URL).unwrap()) * BLOCKS
+}
+
 fn object(number: u8) -> Vec<u8> {
-    let mut bytes: Vec<_> = (0..BLOCK * BLOCKS).map(|it| u8::try_from(it % 241).unwrap()).collect();
+    let mut bytes: Vec<_> = (0..size()).map(|it| u8::try_from(it % 241).unwrap()).collect();
     bytes[..2].copy_from_slice(&[0, number]);
     bytes
 }
@@ -119,7 +129,7 @@ fn object(number: u8) -> Vec<u8> {
 /// What each process does that [`Member::start`] starts.
 #[test]
 fn member() {
-    let Ok(url) = std::env::var("MULTICAST_MEMBER") else { return };
+    let Ok(url) = std::env::var(URL) else { return };
     let multicast = Multicast::open(hg::builder().setting("routing", "off"), &url)
         .or_else(|_| Multicast::open(hg::builder(), &url))
         .unwrap();
@@ -132,9 +142,10 @@ fn member() {
     let dies = Death::read(words[2]);
     let members: Vec<hg::Address> = words[4..].iter().map(|it| it.parse().unwrap()).collect();
     let mut options = Options::default();
-    (options.schedule, options.block_size) = (Choice::Pipeline, Some(BLOCK as u64));
+    (options.schedule, options.block_size) = (Choice::Pipeline, Some(block(&url) as u64));
+    options.nodes = url.starts_with("tcp").then(|| (0..u32::try_from(MEMBERS).unwrap()).collect());
     let incoming = move |incoming: hg_multicast::Incoming<'_>| {
-        let bytes = vec![1; BLOCK * BLOCKS];
+        let bytes = vec![1; size()];
         Ok(Destination::Blocks(Box::new(Deadly::new(bytes, incoming.number, dies))))
     };
     let group =
@@ -166,7 +177,7 @@ fn member() {
 
 fn send(group: &Group, number: u8, dies: Option<Death>) {
     let from = Box::new(Deadly::new(object(number), number.into(), dies));
-    drop(group.send(Object::Blocks { from, size: (BLOCK * BLOCKS) as u64 }, b"").unwrap());
+    drop(group.send(Object::Blocks { from, size: size() as u64 }, b"").unwrap());
 }
 
 /// Receives until the end, or until somebody has failed.
@@ -202,7 +213,7 @@ impl Member {
     fn start(url: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["member", "--exact", "--nocapture"])
-            .env("MULTICAST_MEMBER", url)
+            .env(URL, url)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

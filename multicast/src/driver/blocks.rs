@@ -235,6 +235,8 @@ impl Driver<'_> {
         let extent = local.extent(block);
         match (outcome, &local.store, slot) {
             (Err(error), ..) => {
+                // What still comes of it does not count.
+                member.coming.remove(&(object, block));
                 let why = format!("its memory cannot be read: {error}");
                 self.give(id, Event::Broken { from, why });
             }

@@ -114,6 +114,11 @@ impl Lane {
         place.map(|place| self.offered[place].is_nearly_taken = true).is_some()
     }
 
+    #[cfg(test)]
+    pub(super) fn offered(&self) -> &[Offered] {
+        &self.offered
+    }
+
     pub(super) fn has_offered(&self, to: u32, object: u64, block: u64) -> bool {
         self.place(to, object, block).is_some()
     }

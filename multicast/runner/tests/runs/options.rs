@@ -140,7 +140,7 @@ fn copies_to_all_at_once_and_one_after_the_other_are_measured_to_their_end() {
 /// A step is the time of a block: 210 ms, beside which a busy machine is quiet. What else it does makes objects slower, and none faster: the
 /// fastest ones are compared.
 #[test]
-fn a_stall_of_100_us_costs_less_than_a_step_and_one_of_eight_steps_most_of_them_and_no_more() {
+fn a_stall_of_100_us_or_half_a_step_costs_less_than_a_step_and_one_of_eight_most_of_them() {
     if !has_links() {
         return;
     }
@@ -157,8 +157,8 @@ fn a_stall_of_100_us_costs_less_than_a_step_and_one_of_eight_steps_most_of_them_
     let step = 8.0 * f64::from(256 << 10) / 10e6;
     // Each has links of its own. The root has no step in which it waits.
     thread::scope(|scope| {
-        let short =
-            ["0:1:100", "1:0:100"].map(|stall| (stall, scope.spawn(move || cost(stall, "5"))));
+        let short = ["0:1:100", "1:0:100", "0:1:105000"]
+            .map(|stall| (stall, scope.spawn(move || cost(stall, "5"))));
         let long = cost("0:1:1680000", "3");
         assert!((4.0 * step..1.68 + step).contains(&long), "{long} s");
         for (stall, short) in short {

@@ -11,7 +11,10 @@ use std::{
     time::Instant,
 };
 
-use hg::{Address, bulk::Rights};
+use hg::{
+    Address,
+    bulk::{Rights, TransferError},
+};
 use watchdog::Watchdog;
 
 use super::super::{Driver, member::digest};
@@ -292,6 +295,53 @@ fn a_block_in_two_parts_is_here_once_both_are_and_nearly_before_if_its_end_comes
         });
         let said: &[_] = if is_end_first { &["took"] } else { &["nearly", "took"] };
         assert_eq!(of_it.collect::<Vec<_>>(), said);
+    }
+}
+
+/// Its holder has given up the memory of one part: it is asked, and whatever else comes does not make the block whole.
+#[test]
+fn a_block_of_which_one_part_has_failed_never_counts_as_here() {
+    let _watchdog = Watchdog::start();
+    let (sums, destinations) = ([None, Some(0)], [false, true]);
+    let cases = sums.iter().flat_map(|sum| destinations.map(|is_disk| (*sum, is_disk)));
+    for ((checksum, is_disk), fails_first) in cases.flat_map(|it| [(it, true), (it, false)]) {
+        let (own, other, inbox) = (engine(), engine(), Arc::new(Inbox::new()));
+        let memory = other.expose(vec![0; 1_000_000], Rights::READ).unwrap();
+        let mut driver = Driver::new(&own, &inbox);
+        let members = members((&own, 1), (&other, 0), 2);
+        let place = move |_| match is_disk {
+            true => Destination::Blocks(Box::new(Zeros)),
+            false => Destination::Allocate,
+        };
+        let (id, shared) = open(&mut driver, 1, members, Options::default(), place);
+        told(&mut driver, id, 0, Message::Begin { next: 0 });
+        let place = Place::At { memory: memory.descriptor(), offset: 0 };
+        let (kind, metadata) = (Kind::Chain, vec![]);
+        let header = Header { size: 1_000_000, block_size: 1_000_000, kind, among: None, metadata };
+        let (header, source) = (Some(header), Source { place, checksum });
+        told(&mut driver, id, 0, Message::Offer { object: 0, block: 0, header, source });
+        if is_disk && checksum.is_some() {
+            disks_do(&mut driver, 1); // It is not on the disk.
+        }
+        let mut parts: Vec<_> = driver.pulls.drain(..).collect();
+        assert_eq!(parts.len(), 2);
+        if !fails_first {
+            parts.reverse();
+        }
+        let outcomes = [Err(TransferError::Cancelled), Ok(())];
+        for (part, outcome) in parts.into_iter().zip(outcomes) {
+            driver.pulled(part, outcome);
+            driver.act(id);
+        }
+        let words = driver.acquaintances.waiting(other.address());
+        let said = words.iter().map(|it| match &it.2 {
+            Message::Ask => "ask",
+            Message::Join { .. } => "join",
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(said.collect::<Vec<_>>(), ["join", "ask"], "{checksum:?} {is_disk}");
+        assert_eq!(shared.lock().progress.blocks, 0);
+        assert_eq!(driver.given_up.len(), usize::from(!is_disk), "nothing else comes there");
     }
 }
 

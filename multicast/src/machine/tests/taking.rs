@@ -1,6 +1,20 @@
 //! How blocks are offered and taken one after the other.
 
-use super::*;
+use super::{super::lane::Offered, *};
+
+impl Machine<u64> {
+    /// No more large blocks are on their way than may be, nor more that are nearly there; whether any of those has made room for one.
+    pub(super) fn check_room(&self) -> bool {
+        let is_large = |it: &&Offered| {
+            self.header(it.object).is_some_and(|it| it.block_size.min(it.size) > INLINE_MAX)
+        };
+        let large: Vec<_> = self.stepped.offered().iter().filter(is_large).collect();
+        let on_their_way = large.iter().filter(|it| !it.is_nearly_taken).count();
+        let room = self.config.in_flight;
+        assert!(on_their_way <= room && large.len() <= 2 * room, "{large:?}");
+        large.len() > room
+    }
+}
 
 /// What is offered to whom, and what was said to whom of blocks.
 fn words(actions: Vec<Action<u64>>) -> Vec<(u32, &'static str, u64)> {

@@ -114,7 +114,7 @@ pub(super) struct World {
     pub(super) has_cut: bool,
     pub(super) lines: Vec<Line>,
     pub(super) groups: Vec<Group>,
-    fates: [u64; 4],
+    fates: [u64; 5],
     says: bool,
 }
 
@@ -135,7 +135,7 @@ impl World {
             has_cut: false,
             lines: vec![],
             groups: vec![],
-            fates: [0; 4],
+            fates: [0; 5],
             says,
             story,
         };
@@ -209,8 +209,8 @@ impl World {
         events
     }
 
-    /// Groups that closed, failed and were formed again, and blocks that needed not come.
-    pub(super) fn run(mut self) -> [u64; 4] {
+    /// Groups that closed, failed and were formed again, blocks that needed not come, and events while more than the lane's room was offered.
+    pub(super) fn run(mut self) -> [u64; 5] {
         let mut deaths = std::mem::take(&mut self.story.deaths);
         let mut cuts = std::mem::take(&mut self.story.cuts);
         let mut events = 0;
@@ -289,6 +289,7 @@ impl World {
         }
         machine.handle(event);
         assert!(machine.waiting.len() <= OFFERS_MAX * machine.config.nodes.len());
+        self.fates[4] += u64::from(machine.check_room());
         self.act(group, member);
         self.check_memory(group, member);
     }
