@@ -220,6 +220,14 @@ impl Daemon {
         self.process.file("maps").lines().filter(|line| line.contains("memfd:")).count()
     }
 
+    /// Pages that the kernel had to find for it, so far.
+    pub(crate) fn page_faults(&self) -> u64 {
+        let text = self.process.file("stat");
+        // The tenth word; the second one, in brackets, may have spaces in it.
+        let behind_name = text.rsplit_once(") ").unwrap().1;
+        behind_name.split(' ').nth(7).unwrap().parse().unwrap()
+    }
+
     /// As of [`Process::memory_kib`].
     pub(crate) fn memory_kib(&self) -> u64 {
         self.process.memory_kib()

@@ -6,7 +6,7 @@ use hg_na::{Address, OpenOptions, Plugin as _};
 use hg_visor::VisorPlugin;
 use watchdog::Watchdog;
 
-use crate::common::{Daemon, Process, echo, length, listening, through};
+use crate::common::{Daemon, Process, echo, engine, length, listening, through};
 
 /// Descriptors of a domain with a context: those of `sm`'s, a set, a doorbell and four of the daemon's.
 const DESCRIPTORS: usize = 6;
@@ -59,6 +59,32 @@ fn an_application_that_has_called_others_costs_little_memory_with_its_daemon_s_p
     let each = all.saturating_sub(first) / APPLICATIONS;
     assert!(each <= MEMORY_KIB, "{each} KiB each: {first} KiB, then {all}");
     assert!(each > MEMORY_KIB / 8, "{each} KiB each: it was not measured");
+}
+
+/// Calls with a large argument, which travels in so many frames of 64 KiB; as many pages are in each.
+const LARGE: usize = 4 << 20;
+const FRAMES: u64 = 64;
+const LARGE_CALLS: u64 = 32;
+
+#[test]
+#[cfg_attr(not(target_env = "gnu"), ignore = "another allocator")]
+fn a_daemon_uses_the_memory_of_frames_again_instead_of_asking_the_kernel_for_each() {
+    let _watchdog = Watchdog::start();
+    let daemons = ["near", "far"].map(|name| Daemon::start(name, 0));
+    let (origin, target) = (engine(&daemons[0]), listening(&daemons[1], "visor://"));
+    let peer = origin.lookup(target.address()).unwrap();
+    let call = || {
+        let sent = (LARGE as u64, LARGE as u64);
+        assert_eq!(origin.call(length, &peer, (vec![1; LARGE],)).wait().unwrap(), sent);
+    };
+    // What they have once.
+    call();
+    let before = daemons.each_ref().map(Daemon::page_faults);
+    (0..LARGE_CALLS).for_each(|_| call());
+    for (daemon, before) in daemons.iter().zip(before) {
+        let faults = daemon.page_faults() - before;
+        assert!(faults < FRAMES * LARGE_CALLS, "{faults} page faults of {}", daemon.name);
+    }
 }
 
 /// What the process does whose applications are measured: one calls, then the others do.
