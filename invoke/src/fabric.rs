@@ -194,7 +194,8 @@ impl Fabric {
 
     /// Opens the workers of this process, the first one first. Collective.
     ///
-    /// `sm://`; `tcp://host`; `sm+tcp://host`, which is shared memory inside a node and TCP between nodes; or libfabric's `ofi+...`. Threads of
+    /// `sm://`; `tcp://host`; `sm+tcp://host`, which is shared memory inside a node and TCP between nodes; libfabric's `ofi+...`; or, with the
+    /// feature `visor`, `visor://` through the daemon of each node. Threads of
     /// one process need no transport.
     ///
     /// # Errors
@@ -297,6 +298,8 @@ fn plugin_of(url: &Address) -> Result<Box<dyn Plugin>, Error> {
         Box::new(hg_na_ofi::OfiPlugin),
         #[cfg(feature = "verbs")]
         Box::<hg_na_verbs::VerbsPlugin>::default(),
+        #[cfg(feature = "visor")]
+        Box::<hg_visor::VisorPlugin>::default(),
         Box::new(routed),
     ];
     let scheme = url.scheme();

@@ -314,6 +314,7 @@ impl Worker {
     ///
     /// With the last worker of a process its service threads end; what they have called leaves first. Whoever was called for the first time, and
     /// makes no progress, is waited for as long as the transport tries to connect (`connect-timeout-ms`, 30 s), and is gone then.
+    /// Through `visor://` daemons connect in its place: it is waited for as one that has a connection.
     ///
     /// # Errors
     /// As [`Worker::progress`].

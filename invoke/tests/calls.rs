@@ -10,7 +10,7 @@ use std::{
     sync::Barrier,
 };
 
-use common::run;
+use common::{VISOR, run};
 use hg_invoke::{Error, Fabric, How, Limits, Packing, Place, Request, Room, Synchronizer, rpc};
 
 thread_local! {
@@ -329,7 +329,8 @@ fn a_death(url: &str) {
     });
 }
 
-/// One that is there makes no progress, so that nobody gets a connection with it.
+/// One that is there makes no progress, so that nobody gets a connection with it; but through daemons, which take it in its place: then it is
+/// waited for until it ends.
 fn an_end(url: &str) {
     let has_ended = Barrier::new(2);
     let fabric = fabric().services(1).setting("connect-timeout-ms", "300");
@@ -341,9 +342,14 @@ fn an_end(url: &str) {
         let ran = Synchronizer::new();
         let to = Place { process: 1, thread: 0 };
         worker.call_with(to, note, (0, 0), How::default().when_run(&ran)).unwrap();
+        if url == VISOR {
+            has_ended.wait();
+        }
         worker.finish().unwrap();
         assert!(matches!(ran.result(), Some(Err(Error::Gone { process: 1, .. }))));
-        has_ended.wait();
+        if url != VISOR {
+            has_ended.wait();
+        }
     });
 }
 

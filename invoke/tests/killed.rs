@@ -13,6 +13,7 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
+use common::{Daemons, VISOR};
 use hg_invoke::{Error, Fabric, Failed, Group, How, Place, Request, Synchronizer, Worker, rpc};
 use watchdog::Watchdog;
 
@@ -158,10 +159,13 @@ struct Process {
 }
 
 impl Process {
-    fn start(when: &str, rank: u32, url: &str) -> Self {
+    fn start(when: &str, rank: u32, url: &str, daemons: Option<&Daemons>) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "process", "--nocapture"]);
         command.env("HG_INVOKE_PROCESS", format!("{when} {rank} {url}"));
+        if let Some(daemons) = daemons {
+            command.env("HG_VISOR", daemons.name(rank));
+        }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         Self { child, lines }
@@ -196,7 +200,9 @@ fn killed(when: &str, url: &str, test: &str) {
         return;
     }
     let _watchdog = Watchdog::start();
-    let mut all: Vec<_> = (0..PROCESSES).map(|rank| Process::start(when, rank, url)).collect();
+    let daemons = url.starts_with(VISOR).then(|| Daemons::start(2));
+    let start = |rank| Process::start(when, rank, url, daemons.as_ref());
+    let mut all: Vec<_> = (0..PROCESSES).map(start).collect();
     let own: Vec<String> = all.iter_mut().map(|it| it.says("own ")).collect();
     all.iter_mut().for_each(|it| it.tell(&own.join(" ")));
     all.iter_mut().for_each(|it| drop(it.says(when)));
@@ -213,6 +219,7 @@ fn killed(when: &str, url: &str, test: &str) {
         it.says("ended");
         assert!(it.child.wait().unwrap().success());
     }
+    daemons.iter().for_each(|it| drop(it.until_nothing_is_left()));
 }
 
 #[test]
@@ -231,7 +238,7 @@ fn a_barrier_names_a_process_that_was_killed_before_anybody_has_called_it() {
 }
 
 fn over_all(when: &str, test: &str) {
-    for url in ["sm://", "tcp://127.0.0.1", "sm+tcp://127.0.0.1", "ofi+tcp://127.0.0.1"] {
+    for url in ["sm://", "tcp://127.0.0.1", "sm+tcp://127.0.0.1", "ofi+tcp://127.0.0.1", VISOR] {
         killed(when, url, test);
     }
 }

@@ -71,7 +71,8 @@ pub struct Options {
     pub local_url: String,
     /// Transport between nodes. With `sm://` inside them, one engine has both, and one thread makes its progress.
     pub network_url: String,
-    /// Settings of the transport between nodes, by name: how long a silent peer is waited for, a key, ...
+    /// Settings of the transport between nodes, by name: how long a silent peer is waited for, a key, ... They are those of the one inside
+    /// nodes, too, where both are the same: the daemon of `visor://`, ...
     pub network_settings: Vec<(String, String)>,
     /// Between nodes `tcp://` has a key that rank 0 makes for this shuffle, unless the settings name another one: it is
     /// encrypted, and only ranks can connect. Without one, whoever reaches a rank's port can take up its time and memory,
@@ -178,7 +179,7 @@ impl Options {
                 error => Error::BadOption { name, why: transport::not_opened(url, &error) },
             })
         };
-        opens("local_url", &self.local_url, &[])?;
+        opens("local_url", &self.local_url, transport::local_settings(self))?;
         opens("network_url", &self.network_url, &self.network_settings)?;
         let both = transport::both(&self.local_url, &self.network_url)
             .map_err(|why| Error::BadOption { name: "local_url", why })?;

@@ -456,7 +456,8 @@ fn open_side(routes: &Routes, options: &Options, key: [u8; 32]) -> Result<Side, 
         && (options.lobuftarget < YIELD_BELOW || routes.map().nodes() > 1);
     let Options { local_url, network_url, network_settings, .. } = options;
     if routes.map().nodes() == 1 {
-        let node = Transport { url: local_url, settings: &[], key: None };
+        let settings = transport::local_settings(options);
+        let node = Transport { url: local_url, settings, key: None };
         return Side::open(node, requests, (wait, yields));
     }
     let url = transport::both(local_url, network_url)

@@ -1,6 +1,8 @@
 //! How a process's engine is opened: one for shared memory inside its node and for the network between nodes, so that one
 //! thread makes the progress of both, and sleeps for both.
 
+use crate::Options;
+
 /// What an engine is opened with.
 pub(crate) struct Transport<'a> {
     pub(crate) url: &'a str,
@@ -38,6 +40,12 @@ pub(crate) fn both(local: &str, network: &str) -> Result<String, String> {
     } else {
         Err(format!("{local} is neither {MEMORY} nor of the transport of {network}"))
     }
+}
+
+/// Settings of an engine for a node alone: those of the network where that is what it uses.
+pub(crate) fn local_settings(options: &Options) -> &[(String, String)] {
+    let Options { local_url, network_url, network_settings, .. } = options;
+    if scheme_of(local_url) == scheme_of(network_url) { network_settings } else { &[] }
 }
 
 /// Why an engine was not opened.

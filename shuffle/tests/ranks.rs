@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+#[path = "common/all_to_all.rs"]
+mod all_to_all;
 mod common;
 
 use std::{
@@ -13,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use all_to_all::all_to_all_by;
 use common::{keeping, run};
 use hg_shuffle::{Delivery, Error, Flush, Group as _, Options, Shuffle, Shutdown};
 
@@ -32,18 +35,13 @@ fn unbatched(options: &mut Options) {
     (options.lobuftarget, options.lrbuftarget, options.rbuftarget) = (0, 0, 0);
 }
 
-/// What fills messages of one rank to one other.
-fn filling(from: u32, to: u32) -> u8 {
-    u8::try_from((from * 31 + to * 7) % 256).unwrap()
-}
-
 /// Every rank sends `count` messages to every rank; each has to arrive once, in order.
 fn all_to_all(map: &str, options: &Options, count: u32, length: impl Fn(u32) -> usize + Sync) {
     for (by_sender, deliver_inline) in [(false, false), (true, false), (false, true), (true, true)]
     {
         let mut options = options.clone();
         options.deliver_inline = deliver_inline;
-        all_to_all_by(by_sender, map, &options, count, &length);
+        all_to_all_by(by_sender, map, &|_| options.clone(), count, &length);
     }
 }
 
@@ -54,50 +52,6 @@ fn ranks_of_a_node_may_use_the_transport_between_nodes_and_no_third_one() {
     let refused = run("1+1", |group| Shuffle::new(&group, "test", third.clone(), |_| ()).map(drop));
     for refused in refused {
         assert!(matches!(refused, Err(Error::BadOption { name: "local_url", .. })), "{refused:?}");
-    }
-}
-
-/// By a sender handle, or without.
-fn all_to_all_by(
-    by_sender: bool,
-    map: &str,
-    options: &Options,
-    count: u32,
-    length: &(impl Fn(u32) -> usize + Sync),
-) {
-    let received = run(map, |group| {
-        let (shuffle, delivered) = keeping(&group, options.clone());
-        let (me, size) = (hg_shuffle::Group::rank(&group), hg_shuffle::Group::map(&group).size());
-        let mut sender = by_sender.then(|| shuffle.sender());
-        for number in 0..count {
-            for to in 0..size {
-                let to = (me + to) % size;
-                let mut bytes = vec![filling(me, to); length(number)];
-                bytes.iter_mut().zip(number.to_le_bytes()).for_each(|(place, byte)| *place = byte);
-                match &mut sender {
-                    Some(sender) => sender.enqueue(to, number, &bytes).unwrap(),
-                    None => shuffle.enqueue(to, number, &bytes).unwrap(),
-                }
-            }
-        }
-        drop(sender);
-        shuffle.flush_all().unwrap();
-        let received = std::mem::take(&mut *delivered.lock().unwrap());
-        assert_eq!(shuffle.statistics().delivered, u64::from(count * size));
-        assert_eq!(shuffle.shutdown(Shutdown::Drain).unwrap(), 0);
-        (me, size, received)
-    });
-    for (me, size, received) in received {
-        assert_eq!(received.len(), (count * size) as usize, "{map}, rank {me}");
-        let mut next = BTreeMap::new();
-        for (source, kind, bytes) in received {
-            let expected = next.entry(source).or_insert(0);
-            assert_eq!(kind, *expected, "{map}: from {source} to {me}, in order and once");
-            assert_eq!(bytes.len(), length(kind), "{map}: from {source} to {me}, number {kind}");
-            let filling = filling(source, me);
-            assert!(bytes.iter().skip(4).all(|byte| *byte == filling), "{map}: {source} to {me}");
-            *expected += 1;
-        }
     }
 }
 

@@ -1,11 +1,17 @@
 //! Processes of a job, imitated by threads of this one, each with a domain of its own; and the transports that tests run over.
 
+#[path = "../../../tests/daemons/daemons.rs"]
+mod daemons;
 mod meeting;
 
 use hg_invoke::{Fabric, Worker};
 use watchdog::Watchdog;
 
+pub(crate) use self::daemons::Daemons;
 pub(crate) use self::meeting::{Meeting, Process};
+
+/// Through daemons that are started for the test.
+pub(crate) const VISOR: &str = "visor://";
 
 /// Runs workers of so many processes, each in a thread; what they return, by place.
 pub(crate) fn run<T: Send>(
@@ -17,10 +23,16 @@ pub(crate) fn run<T: Send>(
     let _watchdog = Watchdog::start();
     let meeting = Meeting::default();
     let (meeting, work) = (&meeting, &work);
-    std::thread::scope(|scope| {
+    // Each other process is on the other node.
+    let daemons = url.starts_with(VISOR).then(|| Daemons::start(2));
+    let returned = std::thread::scope(|scope| {
         let opened: Vec<_> = (0..processes)
             .map(|rank| {
                 let fabric = fabric.clone().threads(threads);
+                let fabric = match &daemons {
+                    Some(daemons) => fabric.setting("daemon", daemons.name(rank)),
+                    None => fabric,
+                };
                 scope.spawn(move || fabric.open(&Process(rank, processes, meeting), url).unwrap())
             })
             .collect();
@@ -28,12 +40,17 @@ pub(crate) fn run<T: Send>(
         let ended: Vec<_> =
             workers.into_iter().map(|worker| scope.spawn(move || work(worker))).collect();
         ended.into_iter().map(|it| it.join().unwrap()).collect()
-    })
+    });
+    daemons.iter().for_each(|it| drop(it.until_nothing_is_left()));
+    returned
 }
 
 /// Whether this machine has the transport.
 #[expect(clippy::print_stdout, reason = "a skip is said aloud")]
 pub(crate) fn is_there(url: &str, test: &str) -> bool {
+    if url.starts_with(VISOR) {
+        return true;
+    }
     match Fabric::new().open(&Process(0, 1, &Meeting::default()), url) {
         Err(_) if url.starts_with("ofi") => {
             let scheme = url.split(':').next().unwrap();
@@ -51,6 +68,7 @@ macro_rules! over_each_transport {
         over_each_transport!(@ tcp "tcp://127.0.0.1" $($test $body)*);
         over_each_transport!(@ routed "sm+tcp://127.0.0.1" $($test $body)*);
         over_each_transport!(@ ofi_tcp "ofi+tcp://127.0.0.1" $($test $body)*);
+        over_each_transport!(@ visor "visor://" $($test $body)*);
     };
     (@ $name:ident $url:literal $($test:ident $body:ident)*) => {
         mod $name {

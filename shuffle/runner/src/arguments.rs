@@ -103,7 +103,7 @@ struct ShuffleArguments {
     /// Transport between nodes.
     #[arg(long, value_name = "URL", default_value_t = usual().network_url)]
     url: String,
-    /// A setting of the transport between nodes: silence-bound-ms=5000, key-file=FILE, ...
+    /// A setting of the transport between nodes: silence-bound-ms=5000, key-file=FILE, ...; of the one inside nodes, too, if it is the same.
     #[arg(long, value_name = "NAME=VALUE")]
     setting: Vec<String>,
     /// No key between nodes: messages cross the network as they are, and whoever reaches a rank's port can disturb it.

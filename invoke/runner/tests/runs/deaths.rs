@@ -19,7 +19,7 @@ use crate::{
 
 /// Starts a command, kills a rank by the process that it says it is when it says that it is so far, and reads to the end: the
 /// status, and what was said.
-fn killed(mut command: Command, dead: u32, phase: &str) -> (Option<i32>, String) {
+pub(crate) fn killed(mut command: Command, dead: u32, phase: &str) -> (Option<i32>, String) {
     let _watchdog = Watchdog::start();
     let mut runner = command.spawn().unwrap();
     let (head, mut said) = (format!("invoke-runner: rank {dead}, process "), String::new());
@@ -38,7 +38,7 @@ fn killed(mut command: Command, dead: u32, phase: &str) -> (Option<i32>, String)
 }
 
 /// Of so many processes each but the dead one has ended with a sentence that names it.
-fn assert_named(said: &str, dead: u32, processes: usize) {
+pub(crate) fn assert_named(said: &str, dead: u32, processes: usize) {
     let sentence = format!("rank {dead} ended without leaving the job");
     assert_eq!(said.matches(&sentence).count(), processes - 1, "{said}");
     assert!(!said.contains("verified") && !said.contains("panicked"), "{said}");

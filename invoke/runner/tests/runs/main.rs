@@ -4,12 +4,17 @@
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 #![expect(clippy::print_stdout, reason = "says what is skipped")]
 
+#[path = "../../../../shuffle/runner/tests/runs/apart.rs"]
+mod apart;
 #[expect(dead_code, reason = "shared with other tests, which need more")]
 #[path = "../../../../shuffle/runner/tests/runs/common.rs"]
 mod common;
+mod daemons;
 mod deaths;
 mod launchers;
 mod local;
+#[path = "../../../../tests/daemons/daemons.rs"]
+mod nodes;
 #[path = "../../../../job/tests/launchers/slurm_daemons.rs"]
 mod slurm_daemons;
 

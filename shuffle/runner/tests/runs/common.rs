@@ -31,9 +31,12 @@ pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
 
 /// Runs a command to its end.
 pub(crate) fn run(program: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Outcome {
-    let mut command = command(program, arguments);
-    let mut process =
-        command.envs(variables.iter().copied()).spawn().expect("coreutils are installed");
+    ended(command(program, arguments).envs(variables.iter().copied()))
+}
+
+/// The same with any command.
+pub(crate) fn ended(command: &mut Command) -> Outcome {
+    let mut process = command.spawn().expect("coreutils are installed");
     let output = watchdog::ended(&mut process);
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Outcome { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }

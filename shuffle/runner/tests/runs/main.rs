@@ -5,14 +5,18 @@
 #![expect(clippy::print_stdout, reason = "says what is skipped")]
 
 mod accounts;
+mod apart;
 mod cables;
 mod common;
+mod daemons;
 mod faults;
 #[expect(dead_code, reason = "shared with other tests, which need more")]
 #[path = "../../../../tests/hosts/hosts.rs"]
 mod hosts;
 mod launchers;
 mod local;
+#[path = "../../../../tests/daemons/daemons.rs"]
+mod nodes;
 mod running;
 #[path = "../../../../job/tests/launchers/slurm_daemons.rs"]
 mod slurm_daemons;
