@@ -4,7 +4,7 @@
 //! name = "hg-visor"              # applications reach it at sm://hg-visor
 //! network = "tcp://10.0.0.1:7700"  # the network that it owns; its address there is in all addresses
 //! max-applications = 1024
-//! connections = 1024             # of one application, opened and accepted, each
+//! connections = 1024             # of one process, whatever number of contexts it has, opened and accepted, each
 //! network-idle-ms = 60000        # a connection to another daemon that carries nothing is closed after so long
 //! metrics = "127.0.0.1:9464"     # where Prometheus finds its figures (GET /metrics); nowhere by default
 //!
@@ -13,7 +13,7 @@
 //!
 //! [[user]]                       # besides the daemon's own, who may connect
 //! uid = 1000
-//! weight = 2                     # its share where applications have to share; 1 by default
+//! weight = 2                     # share of each of its processes where they have to share; 1 by default
 //! connections = 64
 //! ```
 
@@ -40,9 +40,9 @@ pub struct Config {
     pub network: String,
     /// Settings of the network's plugin.
     pub network_settings: BTreeMap<String, String>,
-    /// Processes that may be connected at a time.
+    /// Contexts of applications that may be connected at a time.
     pub max_applications: u32,
-    /// Connections that an application may open, and as many that it may accept.
+    /// Connections that a process may open, and as many that it may accept.
     pub connections: u32,
     /// Milliseconds until a connection to another daemon is closed that carries nothing.
     pub network_idle_ms: u64,
@@ -62,10 +62,10 @@ pub struct Config {
 pub struct User {
     /// Who.
     pub uid: u32,
-    /// Share of each of its applications, where they have to share.
+    /// Share of each of its processes, where they have to share.
     #[serde(default = "one")]
     pub weight: u32,
-    /// Connections of each of its applications, where it is not [`Config::connections`].
+    /// Connections of each of its processes, where it is not [`Config::connections`].
     pub connections: Option<u32>,
 }
 
@@ -121,7 +121,7 @@ impl Config {
         (!uids.is_empty()).then(|| uids.join(","))
     }
 
-    /// What an application of this user may have.
+    /// What a process of this user may have.
     pub(crate) fn quota(&self, identity: &Identity) -> Quota {
         let user = self.users.iter().find(|user| Some(user.uid) == identity.uid);
         Quota {

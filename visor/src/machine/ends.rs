@@ -39,7 +39,7 @@ impl Switch {
     /// Tells one end that the connection is over, unless it is to be answered later.
     pub(super) fn close_end(&mut self, key: ConnectionKey, side: usize, reason: &GoneReason) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
-        let source = connection.ends[1 - side].party;
+        let source = connection.ends[1 - side].source;
         let end = &mut connection.ends[side];
         if end.is_live() {
             end.said = Said::Queued;
@@ -69,23 +69,23 @@ impl Switch {
         let is_told = ends[0].said == Said::Sent && is_called(&ends[1].party);
         let is_over = |at: &usize| ends[*at].is_over() || *at == 0 && is_told;
         let Some(over) = [1, 0].into_iter().find(is_over) else { return };
-        let (gone, id, is_over) = (ends[over].party, ends[over].id, ends[over].is_over());
+        let (gone, id, is_over) = (ends[over].source, ends[over].id, ends[over].is_over());
         let end = &mut connection.ends[1 - over];
         if end.has_closed && end.said == Said::Nothing {
             end.said = Said::Queued;
             let (to, frame) = (end.party, wire::close(end.id ^ YOURS, &GoneReason::Closed));
             self.queue(gone, to, Outgoing { frame, follows: Follows::Closed(key, 1 - over) });
         }
-        if is_over && let Some(party) = self.parties.get_mut(&gone) {
-            party.remove(id, key);
+        if is_over {
+            self.remove_end(gone.1, id, key);
         }
     }
 
     fn forget(&mut self, key: ConnectionKey) {
         let Some(connection) = self.connections.remove(&key) else { return };
         for end in connection.ends {
+            self.remove_end(end.party, end.id, key);
             if let Some(party) = self.parties.get_mut(&end.party) {
-                party.remove(end.id, key);
                 party.waiting.remove(&key);
             }
         }
@@ -95,6 +95,7 @@ impl Switch {
     pub(crate) fn gone(&mut self, party: PartyKey, reason: &GoneReason) {
         let Some(gone) = self.parties.remove(&party) else { return };
         self.daemons -= usize::from(gone.is_node());
+        self.leave_process(gone.process, gone.chosen);
         self.drainers.retain(|key| *key != party);
         if gone.is_listed {
             self.ready.retain(|key| *key != party);

@@ -10,6 +10,7 @@ mod fuzzing;
 mod idle;
 mod opening;
 mod party;
+mod process;
 mod strangers;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ pub use fuzzing::{fuzz_applications, fuzz_daemons};
 pub(crate) use idle::IDLE;
 use party::{Connection, ConnectionKey, End, Party, Role};
 pub(crate) use party::{PartyKey, Quota};
+use process::{Known, Process, ProcessKey, Source};
 pub(crate) use strangers::SPARE;
 
 use crate::wire::{
@@ -73,6 +75,9 @@ pub(crate) struct Switch {
     unanswered_max: usize,
     parties: FxHashMap<PartyKey, Party>,
     connections: FxHashMap<ConnectionKey, Connection>,
+    /// Of applications, those of which the kernel has said which they are by that; and other daemons, each by itself.
+    processes: FxHashMap<ProcessKey, Process>,
+    known: FxHashMap<Known, ProcessKey>,
     /// Applications by name; the names are theirs to choose.
     names: HashMap<String, PartyKey>,
     /// Daemons that this side has called.
@@ -118,6 +123,8 @@ impl Switch {
             unanswered_max: UNANSWERED_MAX,
             parties: FxHashMap::default(),
             connections: FxHashMap::default(),
+            processes: FxHashMap::default(),
+            known: FxHashMap::default(),
             names: HashMap::new(),
             nodes: HashMap::new(),
             daemons: 0,
@@ -137,8 +144,9 @@ impl Switch {
         self.last_key
     }
 
-    fn add_party(&mut self, party: Party) -> PartyKey {
+    fn add_party(&mut self, mut party: Party) -> PartyKey {
         let key = self.key();
+        party.process = self.enter_process(key, &party.identity, party.quota);
         self.daemons += usize::from(party.is_node());
         self.parties.insert(key, party);
         key
@@ -234,10 +242,11 @@ impl Switch {
             return Err("more bytes than the window has room for");
         }
         end.untaken += cost;
+        let source = end.source;
         let (to, to_id) = (connection.ends[1 - side].party, connection.ends[1 - side].id);
         self.counts.frames += 1;
         self.counts.bytes += frame.len() as u64;
-        self.pass(from, to, to_id, frame);
+        self.pass(source, to, to_id, frame);
         Ok(())
     }
 
@@ -247,6 +256,7 @@ impl Switch {
         if frame.len() > HEADER_LEN {
             return Err("bytes where there are none");
         }
+        let source = connection.ends[side].source;
         let sender = &mut connection.ends[1 - side];
         let bytes = u32::try_from(header.word).map_err(|_| "too many bytes given back")?;
         let left =
@@ -259,20 +269,20 @@ impl Switch {
         // Who does not hear it may send no more: so what waits to be told is bounded as well.
         rename(&mut frame, to_id ^ YOURS);
         let follows = Follows::Returned(key, 1 - side, bytes);
-        self.queue(from, to, Outgoing { frame, follows });
+        self.queue(source, to, Outgoing { frame, follows });
         Ok(())
     }
 
     /// Queues a frame of a connection for its other end.
-    fn pass(&mut self, from: PartyKey, to: PartyKey, to_id: u32, mut frame: Message) {
+    fn pass(&mut self, from: Source, to: PartyKey, to_id: u32, mut frame: Message) {
         rename(&mut frame, to_id ^ YOURS);
         self.queue(from, to, Outgoing::plain(frame));
     }
 
-    fn queue(&mut self, from: PartyKey, to: PartyKey, outgoing: Outgoing) {
-        let weight = self.parties.get(&from).map_or(1, |party| party.quota.weight);
+    fn queue(&mut self, from: Source, to: PartyKey, outgoing: Outgoing) {
+        let weight = self.processes.get(&from.0).map_or(1, |process| process.quota.weight);
         let Some(party) = self.parties.get_mut(&to) else { return };
-        party.flows.push((from, weight), outgoing);
+        party.flows.push(from, weight, outgoing);
         self.list(to);
     }
 

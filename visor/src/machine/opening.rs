@@ -66,6 +66,9 @@ impl Switch {
         let target = target.map_err(|_| "an address that is none")?;
         if self.is_draining {
             self.refuse_draining(from, id);
+        } else if !self.may_more(self.source_of(from).0, Chooser::Party) {
+            let why = "its process has as many connections as it may have";
+            self.refuse(from, id, &GoneReason::Refused(why.into()));
         } else if target.node == self.node {
             self.open_here(from, id, &target.name, FRAME_MAX);
         } else {
@@ -114,7 +117,7 @@ impl Switch {
             let why = if found.is_some() { "it does not listen" } else { "nobody has this name" };
             return self.refuse(from, id, &GoneReason::Unreachable(why.into()));
         };
-        if !self.parties.get(&to).is_some_and(|party| party.has_room(Chooser::Daemon)) {
+        if !self.has_room_at(to, Chooser::Daemon) {
             let why = "it has as many connections as it may have";
             return self.refuse(from, id, &GoneReason::Refused(why.into()));
         }
@@ -123,8 +126,9 @@ impl Switch {
         let to_id = self.join(key, to);
         self.counts.opened += 1;
         let word = frame_max as u64;
-        self.pass(from, to, to_id, Header::new(Kind::Incoming, 0, word).frame(&opener));
-        self.pass(to, from, id, Header::new(Kind::Opened, 0, word).frame(&target));
+        let [source, back] = [from, to].map(|key| self.source_of(key));
+        self.pass(source, to, to_id, Header::new(Kind::Incoming, 0, word).frame(&opener));
+        self.pass(back, from, id, Header::new(Kind::Opened, 0, word).frame(&target));
     }
 
     /// Of an application of this node; of others nobody here vouches for anything.
@@ -232,7 +236,7 @@ impl Switch {
             *party.unanswered.entry(to).or_default() += 1;
         }
         let to_id = self.join(key, to);
-        self.pass(from, to, to_id, frame);
+        self.pass(self.source_of(from), to, to_id, frame);
     }
 
     /// A daemon that was to be reached is reached already, by another spelling of its address: what was to be opened is opened there.
@@ -246,7 +250,7 @@ impl Switch {
                 let Some(connection) = self.connections.get_mut(&key) else { continue };
                 let from = connection.ends[1 - side].party;
                 connection.ends[side] = End::nobody();
-                self.parties.entry(party).and_modify(|it| it.remove(id, key));
+                self.remove_end(party, id, key);
                 self.open_at(by, (from, key), frame);
             }
         }
@@ -275,10 +279,8 @@ impl Switch {
         frame_max: usize,
     ) -> ConnectionKey {
         let key = self.key();
-        if let Some(party) = self.parties.get_mut(&from) {
-            party.add(id, (key, 0));
-        }
-        let ends = [End::live(from, id), End::nobody()];
+        self.add_end(from, id, (key, 0));
+        let ends = [End::live(self.source_of(from), id), End::nobody()];
         self.connections.insert(key, Connection { ends, is_open, frame_max });
         key
     }
@@ -286,12 +288,13 @@ impl Switch {
     /// Makes a party the other end of a connection; gives its id there.
     fn join(&mut self, key: ConnectionKey, to: PartyKey) -> u32 {
         let mut to_id = 0;
+        let source = self.source_of(to);
         if let Some(party) = self.parties.get_mut(&to)
             && let Some(connection) = self.connections.get_mut(&key)
         {
             to_id = party.choose();
-            party.add(to_id, (key, 1));
-            connection.ends[1] = End::live(to, to_id);
+            connection.ends[1] = End::live(source, to_id);
+            self.add_end(to, to_id, (key, 1));
         }
         to_id
     }
@@ -316,7 +319,8 @@ impl Switch {
         let (to, to_id) = (opener.party, opener.id);
         if opener.is_live() {
             let identity = encode_identity(&hg_na::Identity::default());
-            self.pass(from, to, to_id, Header::new(Kind::Opened, 0, word).frame(&identity));
+            let source = self.source_of(from);
+            self.pass(source, to, to_id, Header::new(Kind::Opened, 0, word).frame(&identity));
         }
         Ok(())
     }

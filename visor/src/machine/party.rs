@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, time::Instant};
 use hg_na::{Address, Identity, Message};
 use rustc_hash::FxHashMap;
 
-use super::flows::{Flows, Outgoing};
+use super::{
+    flows::{Flows, Outgoing},
+    process::{ProcessKey, Source},
+};
 use crate::wire::{YOURS, next_id};
 
 /// Names a party; never used twice.
@@ -13,12 +16,12 @@ pub(crate) type PartyKey = u64;
 /// Names a connection; never used twice.
 pub(crate) type ConnectionKey = u64;
 
-/// What an application may have.
+/// What a process may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quota {
     /// Its share where it has to share.
     pub(crate) weight: u32,
-    /// Connections that it has opened, and as many that others have opened to it.
+    /// Connections that it has opened, and as many that others have opened to it: each of its contexts, and all together.
     pub(crate) connections: u32,
 }
 
@@ -47,6 +50,8 @@ pub(crate) enum Chooser {
 pub(crate) struct Party {
     pub(crate) role: Role,
     pub(crate) identity: Identity,
+    /// Its own number, until it is known whose it is.
+    pub(crate) process: ProcessKey,
     pub(crate) quota: Quota,
     /// Ends of connections, by their ids in frames that come from it.
     pub(crate) ends: FxHashMap<u32, (ConnectionKey, usize)>,
@@ -74,6 +79,7 @@ impl Party {
         Self {
             role,
             identity,
+            process: 0,
             quota,
             ends: FxHashMap::default(),
             chosen: [0; 2],
@@ -103,23 +109,26 @@ impl Party {
         self.last_id | YOURS
     }
 
-    pub(crate) fn add(&mut self, id: u32, end: (ConnectionKey, usize)) {
+    pub(super) fn add(&mut self, id: u32, end: (ConnectionKey, usize)) -> Chooser {
         self.idle_since = None;
-        self.chosen[chooser(id) as usize] += 1;
+        let by = chooser(id);
+        self.chosen[by as usize] += 1;
         self.ends.insert(id, end);
+        by
     }
 
-    /// Frees an id, unless it names another connection by now.
-    pub(crate) fn remove(&mut self, id: u32, of: ConnectionKey) {
-        if self.ends.get(&id).is_some_and(|(key, _)| *key == of) {
-            self.ends.remove(&id);
-            self.chosen[chooser(id) as usize] -= 1;
-        }
+    /// Frees an id, unless it names another connection by now; who had chosen it.
+    pub(super) fn remove(&mut self, id: u32, of: ConnectionKey) -> Option<Chooser> {
+        self.ends.get(&id).filter(|(key, _)| *key == of)?;
+        self.ends.remove(&id);
+        let by = chooser(id);
+        self.chosen[by as usize] -= 1;
+        Some(by)
     }
 
     /// Queues something that is of no connection.
     pub(crate) fn say(&mut self, frame: Message) {
-        self.flows.push((0, 1), Outgoing::plain(frame));
+        self.flows.push((0, 0), 1, Outgoing::plain(frame));
     }
 }
 
@@ -141,6 +150,8 @@ pub(crate) enum Said {
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) party: PartyKey,
+    /// Whose frames from there are, also after it has gone.
+    pub(crate) source: Source,
     /// In frames from there.
     pub(crate) id: u32,
     /// `Close` has come from there, or nothing will.
@@ -153,13 +164,14 @@ pub(crate) struct End {
 }
 
 impl End {
-    pub(crate) fn live(party: PartyKey, id: u32) -> Self {
-        Self { party, id, has_closed: false, said: Said::Nothing, untaken: 0, in_flight: 0 }
+    pub(crate) fn live(source: Source, id: u32) -> Self {
+        let party = source.1;
+        Self { party, source, id, has_closed: false, said: Said::Nothing, untaken: 0, in_flight: 0 }
     }
 
     /// Of a connection that was refused.
     pub(crate) fn nobody() -> Self {
-        Self { has_closed: true, said: Said::Sent, ..Self::live(0, 0) }
+        Self { has_closed: true, said: Said::Sent, ..Self::live((0, 0), 0) }
     }
 
     /// Frames come and go.

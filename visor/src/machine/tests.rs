@@ -22,8 +22,9 @@ fn switch() -> Switch {
     Switch::new(Address::new("tcp://here:1").unwrap(), Some(7))
 }
 
+/// Of a process that the kernel does not name, which is by itself.
 fn identity(uid: u32) -> Identity {
-    Identity::process(99, uid)
+    Identity::process(0, uid)
 }
 
 /// The next frame for a party.
@@ -40,7 +41,12 @@ fn kind(switch: &mut Switch, to: PartyKey) -> Option<Kind> {
 }
 
 fn application(switch: &mut Switch, name: &str) -> PartyKey {
-    let key = switch.arrived(identity(7), QUOTA);
+    context(switch, identity(7), name)
+}
+
+/// A context of this process.
+fn context(switch: &mut Switch, of: Identity, name: &str) -> PartyKey {
+    let key = switch.arrived(of, QUOTA);
     switch.handle(key, Hello { listens: true, name }.frame());
     assert_eq!(kind(switch, key), Some(Kind::Welcome));
     key

@@ -282,6 +282,7 @@ fn application() {
         }
         "user" => crate::users::other_user(daemon, target),
         "floods" => crate::shares::other_user(daemon, target),
+        "floods-too" => crate::shares::other_process(daemon, target),
         "costs" => crate::costs::applications(daemon, target),
         role if role.starts_with("scribble") => {
             crate::scribble::liar(&role["scribble".len()..], daemon, target);

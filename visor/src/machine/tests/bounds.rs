@@ -2,15 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use hg_na::GoneReason;
+use hg_na::{GoneReason, Identity};
 
-use super::{application, connected, data, hung_up, identity, kind, next, open, switch, with_node};
+use super::{
+    application, connected, context, data, hung_up, identity, kind, next, open, switch, with_node,
+};
 use crate::{
     machine::{
         Effect, PartyKey, Switch,
         strangers::{RESERVE, SPARE},
     },
-    wire::{FRAME_MAX, Header, Hello, Kind, YOURS},
+    wire::{FRAME_MAX, Header, Hello, Kind, YOURS, reason},
 };
 
 const LONG: Duration = Duration::from_secs(300);
@@ -187,4 +189,55 @@ fn an_application_that_answers_no_end_fills_its_own_quota_and_nothing_between_da
     assert_eq!(switch.parties[&a].chosen, [4, 0]);
     open(switch, a, 5, "visor://nobody/0@tcp://there:1");
     assert!(hung_up(switch, a), "more than its quota");
+}
+
+/// Opens a connection to an application of this node; whether it is there, or why its process may have no more.
+fn opens(switch: &mut Switch, from: PartyKey, id: u32, name: &str) -> bool {
+    open(switch, from, id, &format!("visor://{name}/0@tcp://here:1"));
+    let (told, body) = next(switch, from).unwrap();
+    if told.kind == Kind::Opened {
+        return true;
+    }
+    let why = reason(told.word, &body).to_string();
+    assert!(told.kind == Kind::Close && why.contains("as many connections"), "{told:?}: {why}");
+    close(switch, from, id);
+    false
+}
+
+#[test]
+fn contexts_of_a_process_have_one_quota_and_another_process_has_its_own() {
+    let switch = &mut switch();
+    let process = |pid| Identity::process(pid, 7);
+    let [t, u] = ["t/0", "u/0"].map(|name| application(switch, name));
+    let [a, b] = ["a/0", "b/0"].map(|name| context(switch, process(5), name));
+    assert!((1..=3).all(|id| opens(switch, a, id, "t")) && opens(switch, b, 1, "u"));
+    assert!(!opens(switch, b, 2, "u") && !opens(switch, a, 4, "u"), "four are as many as may be");
+    let other = context(switch, process(6), "other/0");
+    assert!(opens(switch, other, 1, "u"), "it is another process");
+    let other = context(switch, Identity::process(5, 8), "another/0");
+    assert!(opens(switch, other, 1, "u"), "so is one of another user");
+    // What it closes is free once both ends have said so; what a context had that goes is free at once.
+    while next(switch, t).is_some() {}
+    close(switch, a, 1);
+    assert!(!opens(switch, b, 2, "u"));
+    let (told, _) = next(switch, t).unwrap();
+    close(switch, t, told.id ^ YOURS);
+    assert_eq!(kind(switch, a), Some(Kind::Close));
+    assert!(opens(switch, b, 2, "u") && !opens(switch, b, 3, "u"));
+    switch.gone(a, &GoneReason::Exited);
+    while next(switch, t).is_some() {}
+    assert!(opens(switch, b, 3, "t") && opens(switch, b, 4, "t"));
+    assert!([a, b, t, u].into_iter().all(|it| !hung_up(switch, it)));
+}
+
+#[test]
+fn contexts_of_a_process_accept_as_many_connections_as_one_may() {
+    let switch = &mut switch();
+    for name in ["a/0", "b/0"] {
+        context(switch, Identity::process(5, 7), name);
+    }
+    let openers = ["c/0", "d/0"].map(|name| application(switch, name));
+    assert!((1..=3).all(|id| opens(switch, openers[0], id, "a")));
+    assert!(opens(switch, openers[1], 1, "b"));
+    assert!(!opens(switch, openers[1], 2, "b") && !opens(switch, openers[0], 4, "a"));
 }

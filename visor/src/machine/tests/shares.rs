@@ -1,4 +1,7 @@
-//! Random weights: whatever the lengths of frames, whoever always has something to send gets what his weight says.
+//! Random weights: whatever the lengths of frames and however many contexts it has, a process that always has something to send gets what
+//! its weight says.
+
+use hg_na::Identity;
 
 use super::{Kind, PartyKey, identity, kind, next, open, switch};
 use crate::{
@@ -10,14 +13,19 @@ use crate::{
 const CONNECTIONS: u32 = 4;
 const SENDERS: usize = 4;
 const WEIGHT_MAX: u64 = 8;
+const CONTEXTS_MAX: u64 = 4;
 
 struct Sender {
-    key: PartyKey,
+    contexts: Vec<Context>,
     weight: u64,
-    /// By its ids of its connections, from 1 on: what it may send.
-    left: [u32; CONNECTIONS as usize],
     /// What of it has come to the target, in bytes.
     came: u64,
+}
+
+struct Context {
+    key: PartyKey,
+    /// By its ids of its connections, from 1 on: what it may send.
+    left: [u32; CONNECTIONS as usize],
 }
 
 fn random(state: &mut u64) -> u64 {
@@ -27,17 +35,16 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-impl Sender {
-    fn arrive(switch: &mut Switch, number: usize, weight: u64) -> Self {
-        let quota = Quota { weight: u32::try_from(weight).unwrap(), connections: CONNECTIONS };
-        let key = switch.arrived(identity(7), quota);
-        switch.handle(key, Hello { listens: false, name: &format!("s{number}/0") }.frame());
+impl Context {
+    fn arrive(switch: &mut Switch, of: i32, (name, quota): (&str, Quota)) -> Self {
+        let key = switch.arrived(Identity::process(of, 7), quota);
+        switch.handle(key, Hello { listens: false, name }.frame());
         assert_eq!(kind(switch, key), Some(Kind::Welcome));
         for id in 1..=CONNECTIONS {
             open(switch, key, id, "visor://target/0@tcp://here:1");
             assert_eq!(kind(switch, key), Some(Kind::Opened));
         }
-        Self { key, weight, left: [WINDOW; CONNECTIONS as usize], came: 0 }
+        Self { key, left: [WINDOW; CONNECTIONS as usize] }
     }
 
     /// Takes what it is told, and sends as much as it may, in frames of random lengths.
@@ -61,8 +68,24 @@ impl Sender {
     }
 }
 
+impl Sender {
+    /// A process of so many contexts.
+    fn arrive(switch: &mut Switch, number: usize, (weight, contexts): (u64, u32)) -> Self {
+        let weight_of_it = u32::try_from(weight).unwrap();
+        let quota = Quota { weight: weight_of_it, connections: CONNECTIONS * contexts };
+        let pid = i32::try_from(number).unwrap() + 1;
+        let contexts = (0..contexts)
+            .map(|context| Context::arrive(switch, pid, (&format!("s{number}/{context}"), quota)));
+        Self { contexts: contexts.collect(), weight, came: 0 }
+    }
+
+    fn send(&mut self, switch: &mut Switch, state: &mut u64) {
+        self.contexts.iter_mut().for_each(|it| it.send(switch, state));
+    }
+}
+
 #[test]
-fn whoever_always_has_something_to_send_gets_what_his_weight_says() {
+fn a_process_that_always_has_something_to_send_gets_what_its_weight_says() {
     for seed in 1..=20 {
         let mut state = u64::wrapping_mul(seed, 0x9E37_79B9_7F4A_7C15);
         run(&mut state);
@@ -74,12 +97,15 @@ fn run(state: &mut u64) {
     let target = switch.arrived(identity(7), Quota { weight: 1, connections: 1000 });
     switch.handle(target, Hello { listens: true, name: "target/0" }.frame());
     assert_eq!(kind(switch, target), Some(Kind::Welcome));
-    let arrive = |number| Sender::arrive(switch, number, 1 + random(state) % WEIGHT_MAX);
-    let mut senders: Vec<_> = (0..SENDERS).map(arrive).collect();
     // Whose an id of the target's is, and what is to be given back over it.
-    let mut owed = std::collections::HashMap::new();
-    while let Some((incoming, _)) = next(switch, target) {
-        owed.insert(incoming.id, (owed.len() / CONNECTIONS as usize, 0));
+    let (mut senders, mut owed) = (Vec::new(), std::collections::HashMap::new());
+    for number in 0..SENDERS {
+        let weight = 1 + random(state) % WEIGHT_MAX;
+        let contexts = 1 + u32::try_from(random(state) % CONTEXTS_MAX).unwrap();
+        senders.push(Sender::arrive(switch, number, (weight, contexts)));
+        while let Some((incoming, _)) = next(switch, target) {
+            owed.insert(incoming.id, (number, 0));
+        }
     }
     for _ in 0..4000 {
         senders.iter_mut().for_each(|sender| sender.send(switch, state));

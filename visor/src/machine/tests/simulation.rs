@@ -1,6 +1,6 @@
 //! Several daemons with applications, in random order: applications come, open, send, stop, close, lie and die, and ways between nodes
 //! are cut, and daemons are drained by a deadline, after which others take their places. Time passes, and ways that carry nothing end. Some
-//! daemons do not answer. Networks take frames of different lengths. Each frame says who has sent it over what, and which one it is there.
+//! daemons do not answer. Networks take frames of different lengths. Several contexts are of one process. Each frame says who has sent it over what, and which one it is there.
 //!
 //! - What one application sends over a connection comes to one other, in order, each once; nothing is lost but by a death or a cut.
 //! - An honest application is never disconnected, whatever others do, and is told the end of each connection exactly once.
@@ -8,10 +8,12 @@
 //! - A daemon that is drained takes no connection, tells both ends of those that are left, and whoever wanted it how many there were.
 //! - A way that carries nothing for long is ended by whoever has called there, and nobody is told anything by that.
 //! - An application has so many daemons called at a time that do not answer; its other connections wait, and are opened once it may call.
+//! - The contexts of a process have one quota among them.
 //! - What a daemon keeps is bounded by the connections that there are; in the end nothing is left, no way to another daemon either.
 
 mod drains;
 mod idle;
+mod processes;
 mod silent;
 
 use std::{
@@ -20,7 +22,7 @@ use std::{
 };
 
 use drains::Drain;
-use hg_na::{Address, GoneReason, Identity, Message};
+use hg_na::{Address, GoneReason, Message};
 
 use crate::{
     machine::{Effect, IDLE, PartyKey, Quota, Switch},
@@ -121,6 +123,8 @@ struct World {
     now: Instant,
     /// Ways that were ended since they carried nothing.
     left: usize,
+    /// Times that a process of several contexts was found with as many connections as it may open.
+    full: usize,
     /// Daemons that were called and do not answer: by whom, and what he calls them.
     silent: Vec<(usize, PartyKey)>,
 }
@@ -154,6 +158,7 @@ impl World {
             trouble,
             now: Instant::now(),
             left: 0,
+            full: 0,
             silent: Vec::new(),
         }
     }
@@ -161,8 +166,8 @@ impl World {
     fn arrive(&mut self) {
         self.serial += 1;
         let (serial, node) = (self.serial, self.random.below(NODES));
-        let weight = u32::try_from(1 + self.random.below(5)).unwrap();
-        let key = self.switches[node].arrived(Identity::default(), Quota { weight, ..QUOTA });
+        let (identity, quota) = processes::arrival(&mut self.random);
+        let key = self.switches[node].arrived(identity, quota);
         let name = format!("app{serial}/0");
         self.switches[node].handle(key, Hello { listens: true, name: &name }.frame());
         self.apps.push(App {
@@ -449,7 +454,7 @@ impl World {
         moved
     }
 
-    fn check_bounds(&self) {
+    fn check_bounds(&mut self) {
         for switch in &self.switches {
             let a_connection = 2 * (u64::from(WINDOW) + 16 * 512);
             let all = (switch.connections.len() as u64) * a_connection + 64 * 512;
@@ -461,10 +466,11 @@ impl World {
             );
         }
         self.check_calls();
+        self.check_processes();
     }
 
-    /// So many steps, and the end; gives how many ways were ended before since they carried nothing.
-    fn run(mut self, steps: usize) -> usize {
+    /// So many steps, and the end; gives how many ways were ended before since they carried nothing, and how often a process was full.
+    fn run(mut self, steps: usize) -> [usize; 2] {
         for _ in 0..steps {
             match self.random.below(200) {
                 0 if self.apps.len() < NODES * APPLICATIONS => self.arrive(),
@@ -511,9 +517,9 @@ impl World {
             self.pass(STEP);
             self.check_bounds();
         }
-        let left = self.left;
+        let counts = [self.left, self.full];
         self.ends();
-        left
+        counts
     }
 
     fn ends(mut self) {
@@ -548,6 +554,7 @@ impl World {
         }
         for switch in &self.switches {
             assert!(switch.parties.is_empty() && switch.nodes.is_empty() && switch.daemons == 0);
+            assert!(switch.processes.is_empty() && switch.known.is_empty());
             assert_eq!(switch.next_deadline(), None);
         }
         assert!(self.legs.is_empty());
@@ -579,21 +586,15 @@ impl World {
 
 #[test]
 fn with_applications_that_lie_stop_and_die_each_connection_s_fate_is_its_own() {
-    let left: usize = (0..60).map(|seed| World::new(seed, Trouble::default()).run(3000)).sum();
+    let runs = (0..60).map(|seed| World::new(seed, Trouble::default()).run(3000));
+    let [left, full] = runs.fold([0, 0], |sum, run| [0, 1].map(|at| sum[at] + run[at]));
     assert!(left > 0, "no way was ended since it carried nothing");
+    assert!(full > 0, "no process had as many connections as it may");
 }
 
 #[test]
 fn with_ways_that_are_cut_too_every_end_is_told_once_and_nothing_is_left() {
     for seed in 0..60 {
         World::new(seed, Trouble { cuts: true, ..Trouble::default() }).run(3000);
-    }
-}
-
-#[test]
-fn daemons_that_are_drained_tell_every_end_by_their_deadline_and_their_successors_go_on() {
-    for seed in 0..60 {
-        World::new(seed, Trouble { cuts: seed % 2 == 0, drains: true, silent: seed % 3 == 0 })
-            .run(3000);
     }
 }

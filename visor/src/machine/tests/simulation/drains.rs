@@ -2,7 +2,7 @@
 
 use hg_na::{Identity, Message};
 
-use super::{OWNER, QUOTA, World, switch};
+use super::{OWNER, QUOTA, Trouble, World, processes, switch};
 use crate::{
     machine::PartyKey,
     wire::{Header, Hello, Kind},
@@ -80,7 +80,8 @@ impl World {
         for place in 0..self.apps.len() {
             let app = &mut self.apps[place];
             if app.node == at {
-                app.key = self.switches[at].arrived(Identity::default(), QUOTA);
+                let (identity, quota) = processes::arrival(&mut self.random);
+                app.key = self.switches[at].arrived(identity, quota);
                 let hello = Hello { listens: true, name: &app.name };
                 self.switches[at].handle(app.key, hello.frame());
             }
@@ -99,5 +100,13 @@ impl World {
         (app.is_welcome, app.is_refused) = (false, false);
         self.serial += 1;
         app.serial = self.serial;
+    }
+}
+
+#[test]
+fn daemons_that_are_drained_tell_every_end_by_their_deadline_and_their_successors_go_on() {
+    for seed in 0..60 {
+        World::new(seed, Trouble { cuts: seed % 2 == 0, drains: true, silent: seed % 3 == 0 })
+            .run(3000);
     }
 }
