@@ -2,10 +2,11 @@
 //!
 //! | part           | figures                                                                                    |
 //! |----------------|--------------------------------------------------------------------------------------------|
+//! | `operations`   | what is sent, read and written, over its size, through two daemons and by a socket          |
 //! | `calls`        | the 8-byte call over tcp, through one daemon, through two; its proportions                  |
 //! | `connections`  | pulls of 64 KiB at random over 1 to 1,000 connections, through two daemons, and by a socket each |
 //! | `applications` | memory, descriptors, threads and processor time of 1 to 32 applications with their daemon, and without |
-//! | `threads`      | calls of 3 and 6 threads on one connection, on one under a lock, and on one each            |
+//! | `threads`      | calls, and reads of 64 KiB, of 3 and 6 threads on one connection, on one under a lock, and on one each |
 //!
 //! Everything is on this machine, and nothing is pinned: two daemons, an origin and a target are four processes.
 
@@ -13,6 +14,7 @@ mod applications;
 mod calls;
 mod connections;
 mod node;
+mod operations;
 mod threads;
 
 use std::path::PathBuf;
@@ -40,13 +42,14 @@ pub(crate) struct Arguments {
     /// Numbers of applications.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_parser = clap::value_parser!(u32).range(1..=256))]
     applications: Vec<u32>,
-    /// Draws what the paper draws, too, over connections, applications and threads: an SVG file.
+    /// Draws what the paper draws, too, by its figures, over bytes, connections, threads and applications: an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
+    Operations,
     Calls,
     Connections,
     Applications,
@@ -66,11 +69,14 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let nodes = Nodes::start()?;
     let Arguments { repetitions, connections, applications, .. } = arguments;
     let mut plot = Plot::default();
-    for part in [Part::Calls, Part::Connections, Part::Applications, Part::Threads] {
+    for part in
+        [Part::Operations, Part::Calls, Part::Connections, Part::Threads, Part::Applications]
+    {
         if arguments.only.is_some_and(|only| only != part) {
             continue;
         }
         let (figures, panels) = match part {
+            Part::Operations => operations::measured(&nodes, *repetitions)?,
             Part::Calls => calls::measured(&nodes, *repetitions)?,
             Part::Connections => connections::measured(&nodes, connections, *repetitions)?,
             Part::Applications => applications::measured(&nodes, applications)?,
@@ -83,4 +89,40 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         std::fs::write(file, plot.to_string()).context("write the plot")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_figure_of_the_paper_that_can_be_measured_has_its_curves_and_each_curve_its_points() {
+        let counts = [1, 8, 32];
+        let reads = operations::made_up();
+        let mut panels = operations::panels(&reads);
+        panels.push(connections::panel(&counts, &reads[..2 * counts.len()]));
+        panels.extend(threads::panels(&threads::made_up()));
+        panels.extend(applications::normalised(&counts, &applications::made_up(&counts)));
+        let drawn = Plot(panels);
+        let text = drawn.to_string();
+        for (number, curves) in [(1, 6), (5, 2), (6, 3), (7, 2), (8, 2)] {
+            let head = format!("figure {number}: ");
+            assert!(text.contains(&head), "{head}");
+            let its = drawn.0.iter().filter(|panel| panel.title.starts_with(&head));
+            assert_eq!(its.map(|panel| panel.curves.len()).sum::<usize>(), curves, "{head}");
+        }
+        for Panel { title, over, curves } in &drawn.0 {
+            let is_whole = |curve: &(String, Vec<f64>)| curve.1.len() == over.len();
+            assert!(over.len() > 1 && curves.iter().all(is_whole), "{title}");
+        }
+    }
+
+    #[test]
+    fn costs_are_drawn_as_multiples_of_an_application_with_a_socket() {
+        let counts = [2, 8];
+        for panel in applications::normalised(&counts, &applications::made_up(&counts)) {
+            let curves: Vec<_> = panel.curves.into_iter().map(|it| it.1).collect();
+            assert_eq!(curves, [[1.0, 4.0], [2.0, 8.0]], "{}", panel.title);
+        }
+    }
 }

@@ -43,7 +43,7 @@ pub(crate) fn visit(arguments: &VisitorArguments) -> Result<(), Error> {
 
 /// What processes hold, all together.
 #[derive(Debug, Default, Clone, Copy)]
-struct Cost {
+pub(super) struct Cost {
     kib: f64,
     descriptors: f64,
     threads: f64,
@@ -153,11 +153,40 @@ pub(super) fn measured(nodes: &Nodes, counts: &[u32]) -> Result<Measured, Error>
             figures.push(through.beside(&direct));
             figures.push(direct);
         }
-        let curve = |which: usize| costs.iter().map(|both| of(&both[which])).collect();
-        let curves =
-            vec![("a daemon".to_owned(), curve(0)), ("a socket each".to_owned(), curve(1))];
-        let over = counts.iter().map(|count| f64::from(*count)).collect();
-        panels.push(Panel { title: format!("{title}, over applications"), over, curves });
+        panels.push(panel(&format!("{title}, over applications"), counts, &costs, |_, it| of(it)));
     }
+    panels.extend(normalised(counts, &costs));
     Ok((figures, panels))
+}
+
+/// Costs through a daemon and without one, of each number of applications.
+type Costs = [[Cost; 2]];
+
+fn panel(title: &str, counts: &[u32], costs: &Costs, of: impl Fn(f64, &Cost) -> f64) -> Panel {
+    let over: Vec<f64> = counts.iter().map(|count| f64::from(*count)).collect();
+    let curve = |which: usize| {
+        over.iter().zip(costs).map(|(count, both)| of(*count, &both[which])).collect()
+    };
+    let curves = vec![("a daemon".to_owned(), curve(0)), ("a socket each".to_owned(), curve(1))];
+    Panel { title: title.to_owned(), over, curves }
+}
+
+/// What all cost together, as the paper counts it: 1 is what an application costs where it has a socket, among the fewest of them.
+pub(super) fn normalised(counts: &[u32], costs: &Costs) -> Vec<Panel> {
+    let Some((first, [_, one])) = counts.iter().zip(costs).next() else { return Vec::new() };
+    let (kib, call_us) = (one.kib / f64::from(*first), one.call_us);
+    let memory = |_: f64, cost: &Cost| cost.kib / kib;
+    let time = |count: f64, cost: &Cost| cost.call_us * count / call_us;
+    let unit = "of all, 1: an application with a socket, over applications";
+    vec![
+        panel(&format!("figure 7: memory {unit}"), counts, costs, memory),
+        panel(&format!("figure 8: processor time {unit}"), counts, costs, time),
+    ]
+}
+
+/// Each application costs as much as its way, 1 through a daemon and 2 without.
+#[cfg(test)]
+pub(super) fn made_up(counts: &[u32]) -> Vec<[Cost; 2]> {
+    let cost = |count: f64, each: f64| Cost { kib: each * count, call_us: each, ..Cost::default() };
+    counts.iter().map(|count| [1.0, 2.0].map(|each| cost(f64::from(*count), each))).collect()
 }

@@ -121,13 +121,19 @@ pub(super) fn measured(nodes: &Nodes, counts: &[u32], repetitions: u32) -> Resul
         turns.line(move |taken| taken.figure(direct));
     }
     let mut figures = turns.take(repetitions)?;
-    let over = counts.iter().map(|count| f64::from(*count)).collect();
-    let curve = |which| figures.iter().skip(which).step_by(2).map(Figure::median).collect();
-    let (through, direct): (Vec<f64>, Vec<f64>) = (curve(0), curve(1));
+    let through: Vec<f64> = figures.iter().step_by(2).map(Figure::median).collect();
+    let panel = panel(counts, &figures);
     let best = through.iter().copied().fold(0.0, f64::max);
     let ratio = through.last().map_or(0.0, |last| last / best);
     figures.push(Figure::counted(Subject::new("most_connections_to_best", Unit::Ratio), ratio));
-    let curves = vec![("two daemons".to_owned(), through), ("a socket each".to_owned(), direct)];
-    let title = "random reads of 64 KiB, MiB/s, over connections".to_owned();
-    Ok((figures, vec![Panel { title, over, curves }]))
+    Ok((figures, vec![panel]))
+}
+
+/// The curves of figures in the order in which they are measured: through the daemons, and without.
+pub(super) fn panel(counts: &[u32], figures: &[Figure]) -> Panel {
+    let over = counts.iter().map(|count| f64::from(*count)).collect();
+    let curve = |which| figures.iter().skip(which).step_by(2).map(Figure::median).collect();
+    let curves = vec![("two daemons".to_owned(), curve(0)), ("a socket each".to_owned(), curve(1))];
+    let title = "figure 5: random reads of 64 KiB, MiB/s, over connections".to_owned();
+    Panel { title, over, curves }
 }
