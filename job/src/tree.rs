@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Connections of a process to those that head the parts of its range. With the one upwards, the one of its own rank (two
 /// sockets, and a copy of one for its reader) and the one that listens, these are all: [`SOCKETS_MAX`].
 pub(crate) const CHILDREN_MAX: u32 = 32;
-/// Sockets that a process has for the job at most.
+/// Sockets that a process has for the job at most; strangers that knock may have others, so that all together are 64.
 pub const SOCKETS_MAX: u32 = CHILDREN_MAX + 5;
 
 /// What one rank heads, and to whom it connects.

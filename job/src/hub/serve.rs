@@ -23,6 +23,7 @@ use crate::{
     meeting::Published,
     notice::Notice,
     stream::Stream,
+    tree::SOCKETS_MAX,
 };
 
 /// A stranger says who it is within this time.
@@ -31,8 +32,9 @@ const GREETING: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_secs(1);
 /// What is left to say when the hub ends is said within this time.
 pub(super) const FAREWELL: Duration = Duration::from_secs(2);
-/// Strangers at a time, beyond the ranks that are still awaited; more make the first ones go.
-const STRANGERS_MAX: usize = 64;
+/// Strangers at a time, beyond the ranks that are still awaited; more make the first ones go. With all that a process of the tree has
+/// for the job these are 64 sockets.
+const STRANGERS_MAX: usize = 64 - SOCKETS_MAX as usize;
 
 pub(super) struct Server {
     poll: Poll,
@@ -379,5 +381,47 @@ impl Server {
         {
             self.hub.handle_room(rank, !is_full);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{TcpListener, TcpStream},
+        sync::{Condvar, Mutex, atomic::AtomicBool},
+    };
+
+    use mio::Waker;
+
+    use super::*;
+    use crate::{hub::Control, tree::CHILDREN_MAX};
+
+    #[test]
+    fn a_hub_has_at_most_64_sockets_however_many_strangers_say_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let poll = Poll::new().unwrap();
+        let waker = Waker::new(poll.registry(), WAKER).unwrap();
+        let (stop, ended) = (AtomicBool::new(false), Mutex::new(false));
+        let control = Control { waker, stop, ended, changed: Condvar::new() };
+        // As many places as one in the tree has.
+        let config = Config {
+            hub: Hub::star(CHILDREN_MAX + 1, Vec::new()),
+            above: None,
+            deadline: Instant::now() + GREETING,
+            notice: Notice::new(None, GREETING),
+            door: Some(Door { listener, published: None }),
+            seats: Vec::new(),
+            on_broken: Box::new(|_| {}),
+        };
+        let mut server = Server::new(poll, config, Handle(Arc::new(control))).unwrap();
+        let mut crowd = Vec::new();
+        for _ in 0..4 {
+            crowd.extend((0..50).map(|_| TcpStream::connect(at).unwrap()));
+            server.accept();
+            // Beside them: the listener, the other end of the own rank's, a copy of it, and one that has just come.
+            assert!(server.connections.len() + 4 <= 64, "{} connections", server.connections.len());
+        }
+        assert!(server.connections.len() > server.places.len(), "some may knock beside all ranks");
     }
 }
