@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod blocked;
+mod clock;
 mod failing;
 mod settle;
 pub(crate) mod side;
@@ -340,20 +341,6 @@ impl Inner {
             })?;
         }
         Ok(())
-    }
-
-    /// The clock's thread.
-    pub(crate) fn run_clock(&self) {
-        let linger = self.options.linger;
-        let mut had_any = false;
-        self.linger.run(|now| {
-            let hops = self.hops.iter().filter_map(|hop| hop.handle_timeout(now, linger));
-            let next = hops.chain(self.mail.handle_timeout(now, linger)).min();
-            // Where something has just lingered, something soon will again: that wakes no clock which looks once more.
-            let again = had_any.then(|| now + linger);
-            had_any = next.is_some();
-            next.or(again)
-        });
     }
 
     #[inline]

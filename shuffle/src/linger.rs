@@ -18,11 +18,11 @@
 //! So the atomic needs no order of its own; that all of its writers exchange puts them in one order. `tests/loom.rs` searches
 //! it: without the lock of A4, with C1 behind C2, or without C3 it finds a batch that never leaves.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::{
-    lock::{locked, wait},
-    sync::{AtomicBool, Condvar, Mutex, Ordering, wait_for},
+    lock::locked,
+    sync::{AtomicBool, Condvar, Mutex, Ordering, wait_for, wait_idle},
 };
 
 /// Tells the clock's thread that something lingers.
@@ -50,22 +50,32 @@ impl Linger {
         self.changed.notify_one();
     }
 
-    /// Runs the clock until the end. `look` looks after all that lingers, and says when to look again.
-    pub(crate) fn run(&self, mut look: impl FnMut(Instant) -> Option<Instant>) {
+    /// Runs the clock until the end. `look` looks after all that lingers, and says when to look again; `watch` looks after what
+    /// arms no clock, once an interval or more often.
+    pub(crate) fn run(
+        &self,
+        mut look: impl FnMut(Instant) -> Option<Instant>,
+        (interval, mut watch): (Duration, impl FnMut(Instant)),
+    ) {
         let mut state = locked(&self.state);
         while !*state {
             // C4
             if !self.is_armed.load(Ordering::Relaxed) {
-                state = wait(&self.changed, state);
+                state = wait_idle(&self.changed, state, interval);
+                drop(state);
+                watch(Instant::now());
+                state = locked(&self.state);
                 continue;
             }
             drop(state);
             self.is_armed.swap(false, Ordering::Relaxed); // C1
-            let next = look(Instant::now()); // C2
+            let now = Instant::now();
+            let next = look(now); // C2
+            watch(now);
             state = locked(&self.state);
             if let Some(next) = next {
                 self.is_armed.swap(true, Ordering::Relaxed); // C3
-                let left = next.saturating_duration_since(Instant::now());
+                let left = next.saturating_duration_since(Instant::now()).min(interval);
                 if !*state && !left.is_zero() {
                     state = wait_for(&self.changed, (&self.state, state), left);
                 }

@@ -56,6 +56,9 @@ pub struct Options {
     pub callback_bytes_max: usize,
     /// How long an `enqueue` in a callback waits beyond that while nothing leaves, before it is an error.
     pub callback_patience: Duration,
+    /// How long a callback may stay at one message before that is told, once: to `tracing`, and where nobody listens there, to
+    /// standard error.
+    pub callback_notice: Duration,
     /// Messages that wait for delivery at which the delivery thread begins; fewer are delivered after `linger`, or
     /// by a flush, or where anybody waits for room. Less than `deliverq_max`.
     pub deliverq_threshold: usize,
@@ -98,6 +101,7 @@ impl Default for Options {
             deliverq_bytes_max: 16 << 20,
             callback_bytes_max: 64 << 20,
             callback_patience: Duration::from_secs(30),
+            callback_notice: Duration::from_secs(10),
             deliverq_threshold: 0,
             deliver_inline: false,
             linger: Duration::from_millis(1),

@@ -28,6 +28,15 @@ mod imp {
     ) -> MutexGuard<'a, T> {
         condition.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
     }
+
+    /// Waits for what comes soon, or never: the limit is for something else, that nobody tells.
+    pub(crate) fn wait_idle<'a, T>(
+        condition: &Condvar,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+    ) -> MutexGuard<'a, T> {
+        condition.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
+    }
 }
 
 #[cfg(loom)]
@@ -63,9 +72,18 @@ mod imp {
         loom::thread::yield_now();
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Without a limit: who is not woken is found.
+    pub(crate) fn wait_idle<'a, T>(
+        condition: &Condvar,
+        guard: MutexGuard<'a, T>,
+        _limit: Duration,
+    ) -> MutexGuard<'a, T> {
+        condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 pub(crate) use imp::{
     AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, fence,
-    thread, wait_for,
+    thread, wait_for, wait_idle,
 };

@@ -5,9 +5,14 @@
 #[expect(dead_code, reason = "other tests keep what they are delivered")]
 mod common;
 
-use std::sync::{
-    Barrier, Mutex,
-    mpsc::{Receiver, channel},
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    process::{Command, Stdio},
+    sync::{
+        Barrier, Mutex,
+        mpsc::{Receiver, channel},
+    },
+    time::Duration,
 };
 
 use common::run;
@@ -69,5 +74,51 @@ fn a_message_to_oneself_that_is_only_tried_does_not_wait_for_a_callback() {
         release.send(()).unwrap();
         shuffle.flush_all().unwrap();
         assert_eq!(shuffle.shutdown(Shutdown::Drain).unwrap(), 0);
+    });
+}
+
+/// Set in a process of its own, whose standard error is read: who takes messages in.
+const DELIVERED: &str = "HG_SHUFFLE_DELIVERED";
+
+/// The other threads of the rank sleep: they wait for a barrier, and the thread of its engine stands in the callback, or sleeps, too.
+#[test]
+fn who_waits_for_a_callback_that_does_not_return_is_told_which_rank_it_is_and_for_how_long() {
+    const NAME: &str =
+        "who_waits_for_a_callback_that_does_not_return_is_told_which_rank_it_is_and_for_how_long";
+    if let Ok(by) = std::env::var(DELIVERED) {
+        return stand_in_a_callback(by == "inline");
+    }
+    let _watchdog = watchdog::Watchdog::start();
+    for by in ["inline", "thread"] {
+        let mut itself = Command::new(std::env::current_exe().unwrap());
+        itself.args(["--exact", NAME, "--nocapture"]).env(DELIVERED, by);
+        itself.stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::null());
+        let mut process = itself.spawn().unwrap();
+        let said = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let told = said.into_iter().find(|line| line.starts_with("shuffle `stands`: ")).unwrap();
+        // The callback goes on.
+        drop(process.stdin.take());
+        assert!(process.wait().unwrap().success(), "{by}");
+        let rest = told.split_once("the callback of rank 1 has not returned for ");
+        let seconds = rest.and_then(|(_, rest)| rest.split_once(" s; ")).unwrap().0;
+        assert!(seconds.parse::<u64>().unwrap() >= 1, "{told}");
+    }
+}
+
+fn stand_in_a_callback(inline: bool) {
+    run("1x2", |group| {
+        let mut options = Options::default();
+        options.deliver_inline = inline;
+        options.callback_notice = Duration::from_secs(1);
+        let deliver = |_: hg_shuffle::Delivery<'_>| {
+            // Until the other process has read enough.
+            std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+        };
+        let shuffle = Shuffle::new(&group, "stands", options, deliver).unwrap();
+        if group.rank() == 0 {
+            shuffle.enqueue(1, 0, b"stay").unwrap();
+        }
+        shuffle.flush_all().unwrap();
+        shuffle.shutdown(Shutdown::Drain).unwrap();
     });
 }

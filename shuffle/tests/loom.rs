@@ -385,7 +385,7 @@ impl Clock {
             }
             next
         };
-        self.linger.run(look);
+        self.linger.run(look, (Duration::ZERO, |_| {}));
     }
 
     fn wait(&self, hop: usize, messages: u32) {

@@ -88,8 +88,6 @@ pub(crate) struct Side {
     pub(crate) turns: Turns,
     /// Whoever finds nothing here lets others run before it sleeps.
     yields: Option<Yields>,
-    /// Rounds of progress.
-    rounds: AtomicU32,
     ready: Arc<Ready>,
     tasks: Mutex<Vec<(Option<Task>, Waker)>>,
 }
@@ -111,8 +109,8 @@ impl Side {
         let why = |error| Error::Setup(transport::not_opened(url, &error));
         let engine = builder.open(url).map_err(why)?;
         let yields = yields.then(Yields::default);
-        let (turns, rounds, ready, tasks) = Default::default();
-        Ok(Self { engine, turns, yields, rounds, ready, tasks })
+        let (turns, ready, tasks) = Default::default();
+        Ok(Self { engine, turns, yields, ready, tasks })
     }
 
     pub(crate) fn ready(&self) -> &Arc<Ready> {
@@ -195,12 +193,8 @@ impl Side {
 
     /// Makes progress once.
     pub(crate) fn turn(&self, inner: &Inner) {
-        let has_moved = self.look(|limit| self.engine.progress(limit));
+        self.look(|limit| self.engine.progress(limit));
         self.look_after(inner);
-        // Relaxed: a round more or less. The clock is not read in each.
-        if !has_moved || self.rounds.fetch_add(1, Ordering::Relaxed).is_multiple_of(ROUNDS) {
-            inner.look_at_callback(Instant::now());
-        }
     }
 
     /// Makes progress once, without waiting for anything.
@@ -211,18 +205,18 @@ impl Side {
 
     /// Makes progress until something has moved. Who shares a processor lets others run before it sleeps: they bring
     /// more at a time, and need not wake it.
-    fn look(&self, progress: impl Fn(Duration) -> bool) -> bool {
+    fn look(&self, progress: impl Fn(Duration) -> bool) {
         if let Some(yields) = &self.yields {
             for _ in 0..LOOKS {
                 if progress(Duration::ZERO) {
-                    return true;
+                    return;
                 }
                 if !yields.give_way() {
                     break;
                 }
             }
         }
-        progress(IDLE)
+        progress(IDLE);
     }
 
     pub(crate) fn gives_way(&self) -> bool {
@@ -299,8 +293,6 @@ impl Wake for Unpark {
 /// Longest batch in bytes: the largest target and one message.
 const LARGE_MAX: u64 = 2 << 30;
 const LARGE_IN_SERVICE_MAX: u64 = 4 << 30;
-/// Rounds after which the clock is read.
-const ROUNDS: u32 = 256;
 /// Looks of a thread that gives way, before it sleeps.
 const LOOKS: u32 = 4;
 /// Ranks that share a processor give it back sooner (one run of 700 takes longer); the kernel's slices are as long as a tick, 4 ms.
