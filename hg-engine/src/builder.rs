@@ -255,6 +255,13 @@ impl Builder {
         self
     }
 
+    /// Whether an engine of this URL may have a key: it listens to a network, or its transport may.
+    #[must_use]
+    pub fn takes_key(&self, url: &str) -> bool {
+        let scheme = url.split("://").next().unwrap_or_default();
+        self.plugin_for(scheme).is_some_and(|plugin| plugin.takes_key())
+    }
+
     /// What to say to those who write a scheme that no transport takes.
     #[must_use]
     pub fn advice(mut self, advice: Advice) -> Self {
@@ -291,8 +298,7 @@ impl Builder {
             let why = format!("several contexts are looked up so, not opened: {how}");
             return Err(hg_na::Error::BadAddress { address: url.to_string(), why });
         }
-        let takes = |plugin: &&Arc<dyn Plugin>| plugin.schemes().contains(&url.scheme());
-        let Some(plugin) = self.plugins.iter().rev().find(takes) else {
+        let Some(plugin) = self.plugin_for(url.scheme()).cloned() else {
             return Err(schemes.none_for(url.scheme()));
         };
         if self.options.key.is_some() && !plugin.takes_key() {
@@ -304,6 +310,11 @@ impl Builder {
         let shared =
             Shared::new(domain, self.settings, self.platform, self.handlers, self.contexts);
         Engine::start(shared, self.contexts)
+    }
+
+    /// Who was added last goes first.
+    fn plugin_for(&self, scheme: &str) -> Option<&Arc<dyn Plugin>> {
+        self.plugins.iter().rev().find(|plugin| plugin.schemes().contains(&scheme))
     }
 }
 

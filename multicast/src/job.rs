@@ -6,7 +6,7 @@ use hg_job::Job;
 use crate::{error::Error, id::GroupId, multicast::Multicast};
 
 impl Multicast {
-    /// Opens an engine, over `tcp://` sealed by a key that rank 0 draws, and tells all ranks of a job where it is: the addresses
+    /// Opens an engine, with a key that rank 0 draws where the transport takes one (over `tcp://` it seals what is sent), and tells all ranks of a job where it is: the addresses
     /// in the order of ranks. Collective.
     ///
     /// # Errors
@@ -19,9 +19,8 @@ impl Multicast {
     ) -> Result<(Self, Vec<Address>), Error> {
         let drawn = draw(job, 32)?;
         let key: [u8; 32] = drawn.try_into().map_err(|_| other_version())?;
-        // Other transports have no key, and say so.
-        let has_key = matches!(url.split("://").next(), Some("tcp" | "sm+tcp"));
-        let opened = Self::open(if has_key { builder.key(key) } else { builder }, url);
+        let builder = if builder.takes_key(url) { builder.key(key) } else { builder };
+        let opened = Self::open(builder, url);
         // All ranks come here, whether they could open it or not: an address, or a line why there is none.
         let own = match &opened {
             Ok(it) => it.address().to_string(),

@@ -77,9 +77,10 @@ pub struct Options {
     /// Settings of the transport between nodes, by name: how long a silent peer is waited for, a key, ... They are those of the one inside
     /// nodes, too, where both are the same: the daemon of `visor://`, ...
     pub network_settings: Vec<(String, String)>,
-    /// Between nodes `tcp://` has a key that rank 0 makes for this shuffle, unless the settings name another one: it is
-    /// encrypted, and only ranks can connect. Without one, whoever reaches a rank's port can take up its time and memory,
-    /// and whoever sees the messages can forge others. Other transports have no keys.
+    /// Every network of either URL that takes one (`tcp://`, `ofi+...://`, `verbs://`, also behind `sm+`) has a key that rank 0
+    /// makes for this shuffle, unless the settings name another one: only ranks can connect, and over `tcp://` what they send is
+    /// encrypted. Without one, whoever reaches a rank's port can take up its time and memory, and whoever sees the messages can
+    /// forge others.
     pub network_key: bool,
 }
 
@@ -157,15 +158,6 @@ impl Options {
             return bad("linger", format!("{:?} are more than {LINGER_MAX:?}", self.linger));
         }
         Ok(())
-    }
-
-    /// Whether the network is to have a key that is made for it.
-    pub(crate) fn wants_key(&self) -> bool {
-        let has_own =
-            |(name, _): &(String, String)| matches!(name.as_str(), "key-file" | "key-env");
-        self.network_key
-            && self.network_url.starts_with("tcp://")
-            && !self.network_settings.iter().any(has_own)
     }
 
     /// Opens both transports, and the engine that has both, and closes them again, also what a job of one node does not use.

@@ -454,17 +454,17 @@ fn open_side(routes: &Routes, options: &Options, key: [u8; 32]) -> Result<Side, 
     // A sleep is dear beside the messages of a short batch, and where the kernel has sockets to look at.
     let yields = matches!(wait, hg::Wait::Block)
         && (options.lobuftarget < YIELD_BELOW || routes.map().nodes() > 1);
-    let Options { local_url, network_url, network_settings, .. } = options;
+    let Options { local_url, network_url, network_settings, network_key, .. } = options;
+    let key = network_key.then_some(key);
     if routes.map().nodes() == 1 {
         let settings = transport::local_settings(options);
         let node = Transport { url: local_url, settings, key: None };
-        return Side::open(node, requests, (wait, yields));
+        return Side::open(node.with_key(key), requests, (wait, yields));
     }
     let url = transport::both(local_url, network_url)
         .map_err(|why| Error::BadOption { name: "local_url", why })?;
-    let key = options.wants_key().then_some(key);
-    let both = Transport { url: &url, settings: network_settings, key };
-    Side::open(both, requests, (wait, yields))
+    let both = Transport { url: &url, settings: network_settings, key: None };
+    Side::open(both.with_key(key), requests, (wait, yields))
 }
 
 /// Looking out for messages is for processors that no rank of this node wants otherwise.

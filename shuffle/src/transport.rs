@@ -10,6 +10,16 @@ pub(crate) struct Transport<'a> {
     pub(crate) key: Option<[u8; 32]>,
 }
 
+impl Transport<'_> {
+    /// With this key, unless its settings name another one or it takes none: whatever part of the URL is a network has it.
+    pub(crate) fn with_key(self, key: Option<[u8; 32]>) -> Self {
+        let is_key = |name: &str| matches!(name.rsplit('.').next(), Some("key-file" | "key-env"));
+        let has_own = self.settings.iter().any(|(name, _)| is_key(name));
+        let key = key.filter(|_| !has_own && hg::builder().takes_key(self.url));
+        Self { key, ..self }
+    }
+}
+
 /// How an engine is opened, less its limits.
 pub(crate) fn builder(Transport { url, settings, key }: Transport<'_>) -> hg::Builder {
     let mut builder = hg::builder().listen(true).progress(hg::Progress::Own);
@@ -74,3 +84,27 @@ fn scheme_of(url: &str) -> &str {
 
 const MEMORY: &str = "sm://";
 const WITH_MEMORY: &str = "sm+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_networks_that_take_a_key_get_one_unless_the_settings_name_theirs() {
+        let has_key = |url: &str, setting: &str| {
+            let settings = [(setting.to_owned(), "there".to_owned())];
+            Transport { url, settings: &settings, key: None }.with_key(Some([7; 32])).key.is_some()
+        };
+        for url in
+            ["tcp://", "tcp://[::1]:7000", "sm+tcp://127.0.0.1", "ofi+tcp://", "sm+ofi+tcp://"]
+        {
+            assert!(has_key(url, "silence-bound-ms"), "{url}");
+            for own in ["key-file", "key-env", "tcp.key-file", "ofi+tcp.key-env"] {
+                assert!(!has_key(url, own), "{url}, {own}");
+            }
+        }
+        for url in ["sm://", "sm://name", "nothing://"] {
+            assert!(!has_key(url, "silence-bound-ms"), "{url}");
+        }
+    }
+}

@@ -6,7 +6,7 @@ mod common;
 
 use std::{
     collections::BTreeMap,
-    io::Write as _,
+    io::{Read as _, Write as _},
     net::TcpStream,
     sync::{
         Arc, Mutex,
@@ -126,7 +126,7 @@ impl Overheard {
         let said = self.said.lock().unwrap();
         let texts = said.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned());
         let lines = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
-        lines.filter(|line| line.starts_with("tcp://")).collect()
+        lines.filter(|line| line.contains("tcp://")).collect()
     }
 }
 
@@ -245,6 +245,96 @@ fn strangers_who_come_and_go_keep_nobody_from_anything() {
             stranger.join().unwrap();
         });
         let delivered = std::mem::take(&mut *delivered.lock().unwrap());
+        assert!(delivered.iter().all(|(source, _, bytes)| *source == other && bytes == b"real"));
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
+}
+
+#[test]
+fn whichever_url_names_a_network_it_has_a_key_that_strangers_lack() {
+    let urls = [
+        ("1+1", "sm://", "tcp://127.0.0.1"),
+        ("1+1", "sm://", "sm+tcp://127.0.0.1"),
+        ("1x2", "tcp://127.0.0.1", "tcp://127.0.0.1"),
+        ("1x2", "sm+tcp://127.0.0.1", "tcp://127.0.0.1"),
+    ];
+    for (map, local, network) in urls {
+        let mut options = options();
+        (options.local_url, options.network_url) = (local.to_owned(), network.to_owned());
+        run(map, |group| {
+            let group = Overheard::new(group);
+            let (shuffle, _) = keeping(&group, options.clone());
+            shuffle.barrier().unwrap();
+            if group.rank() == 0 {
+                let engine =
+                    hg::builder().setting("routing", "off").open("tcp://127.0.0.1").unwrap();
+                let from = From { shuffle: group.id(), rank: 1 };
+                let addresses = group.addresses();
+                assert!(!addresses.is_empty(), "{local}, {network}");
+                for address in addresses {
+                    let peer = engine.lookup(address.as_str()).unwrap();
+                    let refused = engine.call(over, &peer, (from, Lane::Network)).wait();
+                    let why = refused.unwrap_err().to_string();
+                    assert!(why.contains("has a key"), "{local}, {network}: {why}");
+                }
+                engine.close();
+            }
+            shuffle.flush_all().unwrap();
+            shuffle.shutdown(Shutdown::Drain).unwrap();
+        });
+    }
+}
+
+/// Until the other end has closed it.
+fn wait_until_closed(mut stream: &TcpStream) {
+    let mut heard = [0; 1024];
+    // A reset is an end, too.
+    while stream.read(&mut heard).is_ok_and(|count| count > 0) {}
+}
+
+/// 64 that say nothing, and 64 that say something without end, all the time that messages go.
+#[test]
+fn a_crowd_of_strangers_silent_and_noisy_loses_its_connections_and_keeps_no_message_back() {
+    const EACH: usize = 64;
+    let mut options = options();
+    options.network_settings.push(("connect-timeout-ms".to_owned(), "2000".to_owned()));
+    run("1+1", |group| {
+        let group = Overheard::new(group);
+        let (shuffle, delivered) = keeping(&group, options.clone());
+        let other = 1 - group.rank();
+        let address = &group.addresses()[other as usize];
+        let at = address.strip_prefix("tcp://").unwrap().split(['/', '#', '?']).next().unwrap();
+        let connect =
+            || -> Vec<TcpStream> { (0..EACH).map(|_| TcpStream::connect(at).unwrap()).collect() };
+        let (silent, noisy, closed) = (connect(), connect(), AtomicU64::new(0));
+        let mut sent = 0;
+        std::thread::scope(|scope| {
+            for mut stream in &noisy {
+                let closed = &closed;
+                scope.spawn(move || {
+                    while stream.write_all(&[0xab; 4096]).is_ok() {}
+                    wait_until_closed(stream);
+                    closed.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            scope.spawn(|| {
+                for stream in &silent {
+                    wait_until_closed(stream);
+                    closed.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            while closed.load(Ordering::Relaxed) < 2 * EACH as u64 {
+                (0..100).for_each(|number| shuffle.enqueue(other, number, b"real").unwrap());
+                sent += 100;
+                shuffle.flush(Flush::Remote).unwrap();
+            }
+        });
+        // The other rank's, too: each says how many they were.
+        shuffle.enqueue(other, sent, b"last").unwrap();
+        shuffle.flush_all().unwrap();
+        let mut delivered = std::mem::take(&mut *delivered.lock().unwrap());
+        let (source, count, bytes) = delivered.pop().unwrap();
+        assert_eq!((source, count as usize, &bytes[..]), (other, delivered.len(), &b"last"[..]));
         assert!(delivered.iter().all(|(source, _, bytes)| *source == other && bytes == b"real"));
         shuffle.shutdown(Shutdown::Drain).unwrap();
     });
