@@ -18,6 +18,19 @@ use crate::{
 /// one batch for each other rank of the node and each node that this rank sends to. Messages that leave at once (a target of 0
 /// or 1) do not stay here; they take a lock each.
 ///
+/// It may go to another thread, but is of one at a time:
+/// ```compile_fail,E0277
+/// fn shared<T: Sync>(_: T) {}
+/// # fn f(shuffle: &hg_shuffle::Shuffle) {
+/// shared(shuffle.sender());
+/// # }
+/// ```
+/// ```
+/// fn moved<T: Send>(_: T) {}
+/// # fn f(shuffle: &hg_shuffle::Shuffle) {
+/// moved(shuffle.sender());
+/// # }
+/// ```
 /// Messages of one handle to one rank arrive in order. Between them and those that the same thread sends otherwise, or by
 /// another handle, there is no order.
 ///

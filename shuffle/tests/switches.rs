@@ -1,0 +1,55 @@
+//! A message costs no switch of threads: those who send sleep, and wake others, for batches.
+
+#![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+#[expect(dead_code, reason = "other tests keep what they are delivered")]
+mod common;
+
+use std::sync::{
+    Arc, Barrier,
+    atomic::{AtomicU64, Ordering},
+};
+
+use common::run;
+use hg_shuffle::{Delivery, Options, Shuffle, Shutdown};
+use nix::sys::resource::{UsageWho, getrusage};
+
+/// Messages of each rank, a quarter of them to itself.
+const MESSAGES: u32 = 400_000;
+
+/// How often a thread of this process has given its processor away so far, to wait for something.
+fn switches() -> u64 {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).unwrap();
+    u64::try_from(usage.voluntary_context_switches()).unwrap()
+}
+
+/// Each futex that somebody sleeps at is a switch; one in eight messages would be one in forty batches of these.
+#[test]
+fn a_long_run_of_single_messages_switches_threads_for_batches_only() {
+    let (together, delivered) = (Barrier::new(4), Arc::new(AtomicU64::new(0)));
+    let mut options = Options::default();
+    options.network_url = "tcp://127.0.0.1".to_owned();
+    let before = AtomicU64::new(0);
+    run("2x2", |group| {
+        let counted = Arc::clone(&delivered);
+        let deliver = move |_: Delivery<'_>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        let shuffle = Shuffle::new(&group, "switches", options.clone(), deliver).unwrap();
+        if together.wait().is_leader() {
+            before.store(switches(), Ordering::Relaxed);
+        }
+        together.wait();
+        for number in 0..MESSAGES {
+            shuffle.enqueue(number % 4, number, &[1; 32]).unwrap();
+        }
+        shuffle.flush_all().unwrap();
+        if together.wait().is_leader() {
+            let all = 4 * u64::from(MESSAGES);
+            assert_eq!(delivered.load(Ordering::Relaxed), all);
+            let switched = switches() - before.load(Ordering::Relaxed);
+            assert!(switched < all / 8, "{switched} switches of threads for {all} messages");
+        }
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
+}
