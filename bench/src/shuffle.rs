@@ -49,6 +49,9 @@ pub(crate) struct Arguments {
     /// Repetitions of each figure, taken in turns.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
+    /// Whether ranks send messages to themselves, too: ours and those over MPI.
+    #[arg(long = "self", value_parser = ["yes", "no"], default_value = "yes")]
+    with_self: String,
     /// Leaves MPI out.
     #[arg(long)]
     no_mpi: bool,
@@ -83,7 +86,8 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         turns.line(move |taken| taken.beside(own, ring));
         for program in &built {
             let Arguments { ranks, size, seconds, .. } = arguments;
-            let told = [batch.to_string(), size.to_string(), seconds.to_string()];
+            let with_self = arguments.with_self.clone();
+            let told = [batch.to_string(), size.to_string(), seconds.to_string(), with_self];
             let (launcher, words) = program.command(*ranks, across, &told);
             let figure = format!("{}_{theirs}", program.name());
             let other = turns.add(outside(figure, launcher.into(), words));
@@ -111,8 +115,9 @@ impl Arguments {
 
     /// What the runner is told.
     fn words(&self, batch: u32) -> Vec<String> {
-        let Self { ranks, size, seconds, .. } = self;
+        let Self { ranks, size, seconds, with_self, .. } = self;
         let mut words = format!("--local {ranks} --json --size {size} --duration {seconds}");
+        words += &format!(" --self {with_self}");
         words += if batch == 0 { " --unbatched" } else { "" };
         if batch > 0 {
             let options = ["lobuftarget", "lrbuftarget", "rbuftarget"];

@@ -47,10 +47,20 @@ fn installed(test: &str) -> Vec<&'static str> {
 #[test]
 fn the_shuffle_stands_beside_the_ring_and_beside_every_mpi_that_is_installed() {
     const NAME: &str = "the_shuffle_stands_beside_the_ring_and_beside_every_mpi_that_is_installed";
+    stands_beside(NAME, "yes");
+}
+
+#[test]
+fn it_stands_there_without_messages_to_oneself_as_well() {
+    stands_beside("it_stands_there_without_messages_to_oneself_as_well", "no");
+}
+
+fn stands_beside(name: &str, with_self: &str) {
     let runner = runner();
     let mut arguments = vec!["shuffle", "--ranks", "2", "--seconds", "0.05", "--repetitions", "1"];
     arguments.extend(["--runner", runner.to_str().expect("a path that is text")]);
-    let mpis = installed(NAME);
+    arguments.extend(["--self", with_self]);
+    let mpis = installed(name);
     if mpis.len() < 2 {
         arguments.push("--no-mpi");
     }

@@ -1,6 +1,6 @@
 /* What shuffle-runner does, written by hand over MPI: every rank sends messages to ranks chosen at random, and each
  * is checked where it arrives. Its first argument is the bytes of a batch: 0 sends every message by itself, with one
- * MPI_Isend. Built and started by `hg-perf shuffle`.
+ * MPI_Isend. Its last one says whether ranks send to themselves, too: `yes` or `no`. Built and started by `hg-perf shuffle`.
  *
  * A message is a head of 16 bytes (length, kind, source, destination) and a payload: number (8), origin (4), checksum
  * (4), filling. What is under way is bounded: a rank has at most `window` batches on their way to each other one, and
@@ -15,7 +15,7 @@
 
 enum { HEAD = 16, PAYLOAD_MIN = 16, DATA = 1, DONE = 2, RECEIVES = 32, DONES = 16 };
 
-static int me, ranks;
+static int me, ranks, with_self;
 static size_t size, target, capacity;
 static uint64_t window;
 
@@ -172,6 +172,7 @@ static void send_to(int to) {
   struct peer *peer = &peers[to];
   if (to == me) {
     char message[HEAD + size];
+    wrong += !with_self;
     write_message(message, to);
     take(me, message, HEAD + size);
     return;
@@ -192,7 +193,9 @@ static double run(double seconds, uint64_t *all_wrong) {
   do {
     for (int i = 0; i < 256; i++, sent++) {
       random ^= random >> 12, random ^= random << 25, random ^= random >> 27;
-      send_to((int)((unsigned __int128)(random * 0x2545f4914f6cdd1dull) * (unsigned)ranks >> 64));
+      unsigned many = (unsigned)(with_self ? ranks : ranks - 1);
+      int to = (int)((unsigned __int128)(random * 0x2545f4914f6cdd1dull) * many >> 64);
+      send_to(!with_self && to >= me ? to + 1 : to);
     }
     progress();
   } while (MPI_Wtime() - begin < seconds);
@@ -219,10 +222,12 @@ int main(int argc, char **argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &me);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  if (argc != 4) return fprintf(stderr, "usage: direct BATCH SIZE SECONDS\n"), 2;
+  if (argc != 5) return fprintf(stderr, "usage: direct BATCH SIZE SECONDS yes|no\n"), 2;
   target = strtoul(argv[1], NULL, 10);
   size = strtoul(argv[2], NULL, 10);
   double seconds = strtod(argv[3], NULL);
+  with_self = strcmp(argv[4], "no") != 0;
+  if (!with_self && ranks == 1) return fprintf(stderr, "a rank alone has nobody else to send to\n"), 2;
   if (size < PAYLOAD_MIN) return fprintf(stderr, "a payload has at least %d bytes\n", PAYLOAD_MIN), 2;
   char *filling = malloc(size);
   memset(filling, me, size);
@@ -241,7 +246,7 @@ int main(int argc, char **argv) {
   uint64_t all_wrong;
   run(seconds / 10, &all_wrong);
   double rate = run(seconds, &all_wrong);
-  if (me == 0) printf("{\"messages_per_s\":%.1f,\"wrong\":%llu}\n", rate, (unsigned long long)all_wrong);
+  if (me == 0) printf("{\"messages_per_s\":%.1f,\"with_self\":%s,\"wrong\":%llu}\n", rate, with_self ? "true" : "false", (unsigned long long)all_wrong);
   /* What was asked for and will not come. */
   for (int slot = 0; slot < RECEIVES; slot++) MPI_Cancel(&receives[slot]), MPI_Wait(&receives[slot], MPI_STATUS_IGNORE);
   for (int slot = 0; slot < DONES; slot++) MPI_Cancel(&dones[slot]), MPI_Wait(&dones[slot], MPI_STATUS_IGNORE);

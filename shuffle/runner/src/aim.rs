@@ -4,7 +4,14 @@ use crate::arguments::{Arguments, Skew};
 
 /// A rank after the other.
 #[derive(Debug)]
-pub(crate) enum Aim {
+pub(crate) struct Aim {
+    at: At,
+    /// Who is left out: oneself, where nobody sends to oneself.
+    but: Option<u32>,
+}
+
+#[derive(Debug)]
+enum At {
     Uniform {
         random: u64,
         size: u64,
@@ -27,17 +34,39 @@ impl Aim {
     pub(crate) fn new(arguments: &Arguments, me: u32, size: u32) -> Self {
         // Any odd number that differs from rank to rank begins another sequence.
         let random = u64::from(me).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        match arguments.skew {
-            Skew::Uniform => Self::Uniform { random, size: u64::from(size) },
-            Skew::Loop => Self::Loop { next: me, size },
-            Skew::Single => Self::Single { rank: arguments.target() },
-            Skew::Zipf => Self::Zipf { random, sums: shares(size, arguments.exponent()) },
-        }
+        let but = (!arguments.has_self()).then_some(me);
+        let at = match arguments.skew {
+            // One of the others: those behind the one that is left out are moved.
+            Skew::Uniform => {
+                At::Uniform { random, size: u64::from(size - u32::from(but.is_some())) }
+            }
+            Skew::Loop => At::Loop { next: me, size },
+            Skew::Single => At::Single { rank: arguments.target() },
+            Skew::Zipf => At::Zipf { random, sums: shares(size, arguments.exponent()) },
+        };
+        Self { at, but }
     }
 
     /// The next rank.
     #[inline]
     pub(crate) fn next(&mut self) -> u32 {
+        let Some(but) = self.but else { return self.at.next() };
+        if let At::Uniform { .. } = self.at {
+            let to = self.at.next();
+            return to + u32::from(to >= but);
+        }
+        loop {
+            let to = self.at.next();
+            if to != but {
+                return to;
+            }
+        }
+    }
+}
+
+impl At {
+    #[inline]
+    fn next(&mut self) -> u32 {
         match self {
             Self::Uniform { random, size } => {
                 // The high half of a product is as even as the factor.
@@ -93,16 +122,30 @@ mod tests {
     #[test]
     fn every_rank_is_aimed_at_and_the_first_most_often_with_zipf() {
         let mut counts = [0; 4];
-        let mut aim = Aim::Zipf { random: 1, sums: shares(4, 1.0) };
+        let mut aim = Aim { at: At::Zipf { random: 1, sums: shares(4, 1.0) }, but: None };
         for _ in 0..10_000 {
             counts[aim.next() as usize] += 1;
         }
         assert!(counts.is_sorted_by(|a, b| a > b) && counts[3] > 500, "{counts:?}");
         let mut counts = [0; 3];
-        let mut aim = Aim::Uniform { random: 7, size: 3 };
+        let mut aim = Aim { at: At::Uniform { random: 7, size: 3 }, but: None };
         for _ in 0..9_000 {
             counts[aim.next() as usize] += 1;
         }
         assert!(counts.iter().all(|count| (2_500..3_500).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn who_is_left_out_is_never_aimed_at_and_all_others_equally_often() {
+        for but in 0..3 {
+            let uniform = At::Uniform { random: 7, size: 2 };
+            for at in [uniform, At::Loop { next: but, size: 3 }] {
+                let (mut counts, mut aim) = ([0; 3], Aim { at, but: Some(but) });
+                (0..6_000).for_each(|_| counts[aim.next() as usize] += 1);
+                assert_eq!(counts[but as usize], 0);
+                let others = (0..3).filter(|rank| *rank != but as usize);
+                assert!(others.into_iter().all(|rank| counts[rank] > 2_500), "{counts:?}");
+            }
+        }
     }
 }

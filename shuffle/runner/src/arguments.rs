@@ -24,8 +24,8 @@ pub(crate) struct Arguments {
     /// Prints the queues, connections and bytes that each process of such a job needs, and ends; of the other options
     /// only those that size the shuffle's queues go with it.
     #[arg(long, value_name = "MAP", conflicts_with_all = [
-        "local", "force", "nodes", "count", "duration", "warm_up", "size", "skew", "target", "exponent", "delay",
-        "plot", "local_url", "url", "setting", "no_key", "localsenderlimit", "remotesenderlimit", "deliverq_max",
+        "local", "force", "nodes", "count", "duration", "warm_up", "size", "skew", "target", "exponent", "with_self",
+        "delay", "plot", "local_url", "url", "setting", "no_key", "localsenderlimit", "remotesenderlimit", "deliverq_max",
         "deliverq_bytes_max", "deliverq_threshold", "linger", "delivery",
     ])]
     pub(crate) plan: Option<NodeMap>,
@@ -54,6 +54,9 @@ pub(crate) struct Arguments {
     /// Exponent of `--skew zipf` [default: 1].
     #[arg(long)]
     exponent: Option<f64>,
+    /// Whether ranks send messages to themselves, too, which are counted as the others.
+    #[arg(long = "self", value_enum, default_value = "yes")]
+    pub(crate) with_self: WithSelf,
     /// Microseconds that each delivery takes.
     #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
     pub(crate) delay: u64,
@@ -78,6 +81,15 @@ pub(crate) enum DeliveryBy {
     Inline,
     /// A thread, which may block.
     Thread,
+}
+
+/// Whether there are messages to oneself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum WithSelf {
+    /// As many as to any other rank.
+    Yes,
+    /// None.
+    No,
 }
 
 /// To whom messages go.
@@ -189,6 +201,13 @@ impl Arguments {
                 format!("there is no rank {}: the job has {size}", self.target()),
             );
         }
+        if !self.has_self() && self.skew == Skew::Single {
+            let why = "`--skew single` sends to one rank, also from itself";
+            return bad("self", why.to_owned());
+        }
+        if !self.has_self() && size == 1 {
+            return bad("self", "a rank alone has nobody else to send to".to_owned());
+        }
         if self.duration.is_some_and(|seconds| !(0.0..=DURATION_MAX).contains(&seconds)) {
             return bad("duration", format!("not between 0 and {DURATION_MAX} seconds"));
         }
@@ -224,6 +243,11 @@ impl Arguments {
             }
             other => other.into(),
         })
+    }
+
+    /// Whether ranks send messages to themselves.
+    pub(crate) fn has_self(&self) -> bool {
+        self.with_self == WithSelf::Yes
     }
 
     /// The rank that gets everything, with [`Skew::Single`].

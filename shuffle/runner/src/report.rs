@@ -30,6 +30,8 @@ use crate::{
 pub(crate) struct OfRank {
     rank: Option<u32>,
     ranks: u32,
+    /// Messages to oneself are among them.
+    with_self: bool,
     /// Messages.
     sent: u64,
     received: u64,
@@ -51,8 +53,10 @@ pub(crate) struct OfRank {
     latency_p90_us: f64,
     latency_p99_us: f64,
     latency_max_us: f64,
-    /// Processor time of the whole run, of all threads.
+    /// Processor time of the whole run, and of the timed one, of all threads; of that, what each message has cost.
     cpu_seconds: f64,
+    timed_cpu_seconds: f64,
+    cpu_ns_per_message: f64,
     /// Most memory of a process so far.
     peak_rss_kib: u64,
     /// Of the whole run, its warm-up included.
@@ -66,6 +70,7 @@ impl OfRank {
         let own = Self {
             rank: Some(rank),
             ranks: 1,
+            with_self: timed.with_self,
             sent: timed.sent,
             received: reader.timed,
             seconds: timed.seconds,
@@ -83,6 +88,8 @@ impl OfRank {
             latency_p99_us: 0.0,
             latency_max_us: 0.0,
             cpu_seconds: cpu_seconds(),
+            timed_cpu_seconds: timed.cpu_seconds,
+            cpu_ns_per_message: 0.0,
             peak_rss_kib: peak_rss_kib(),
             wrong: reader.wrong,
         };
@@ -112,7 +119,8 @@ impl OfRank {
     fn rated(self, size: usize) -> Self {
         let messages_per_s = float(self.received) / self.seconds.max(f64::MIN_POSITIVE);
         let mb_per_s = messages_per_s * float(size as u64) / 1e6;
-        Self { messages_per_s, mb_per_s, ..self }
+        let cpu_ns_per_message = self.timed_cpu_seconds * 1e9 / float(self.received.max(1));
+        Self { messages_per_s, mb_per_s, cpu_ns_per_message, ..self }
     }
 
     /// Both together, but for latency, which takes more than both to know.
@@ -120,6 +128,7 @@ impl OfRank {
         Self {
             rank: None,
             ranks: self.ranks + other.ranks,
+            with_self: self.with_self,
             sent: self.sent + other.sent,
             received: self.received + other.received,
             seconds: self.seconds.max(other.seconds),
@@ -137,6 +146,8 @@ impl OfRank {
             latency_p99_us: 0.0,
             latency_max_us: 0.0,
             cpu_seconds: self.cpu_seconds + other.cpu_seconds,
+            timed_cpu_seconds: self.timed_cpu_seconds + other.timed_cpu_seconds,
+            cpu_ns_per_message: 0.0,
             peak_rss_kib: self.peak_rss_kib.max(other.peak_rss_kib),
             wrong: Wrong {
                 lost: self.wrong.lost + other.wrong.lost,
@@ -150,7 +161,7 @@ impl OfRank {
         let name = self.rank.map_or("all".to_owned(), |rank| rank.to_string());
         let Wrong { lost, repeated, corrupted } = self.wrong;
         format!(
-            "{name:>5} {:>12.0} {:>9.1} {:>9} {:>9} {:>9} {:>8.0} {:>8.0} {:>8.0} {:>8.0} {:>8} {lost:>5} {repeated:>8} {corrupted:>9}",
+            "{name:>5} {:>12.0} {:>9.1} {:>9} {:>9} {:>9} {:>8.0} {:>8.0} {:>8.0} {:>8.0} {:>7.0} {:>8} {lost:>5} {repeated:>8} {corrupted:>9}",
             self.messages_per_s,
             self.mb_per_s,
             self.origin_batches,
@@ -160,6 +171,7 @@ impl OfRank {
             self.latency_p90_us,
             self.latency_p99_us,
             self.latency_max_us,
+            self.cpu_ns_per_message,
             self.peak_rss_kib,
         )
     }
@@ -239,7 +251,10 @@ impl<'a> Torn<'a> {
 #[derive(Debug)]
 pub(crate) struct Timed {
     pub(crate) sent: u64,
+    pub(crate) with_self: bool,
     pub(crate) seconds: f64,
+    /// Of processor time.
+    pub(crate) cpu_seconds: f64,
     /// What the shuffle did meanwhile.
     pub(crate) statistics: Statistics,
     /// Messages to each rank.
@@ -307,8 +322,11 @@ fn print<'a>(
     json: bool,
 ) -> io::Result<()> {
     let mut out = io::stdout().lock();
+    let mut reports = reports.peekable();
     if !json {
-        writeln!(out, "{HEAD}")?;
+        let with_self = reports.peek().is_none_or(|report| report.with_self);
+        let said = if with_self { "messages to oneself counted" } else { "none to oneself" };
+        writeln!(out, "timed run, {said}; {HEAD}")?;
     }
     for report in reports {
         if json {
@@ -329,8 +347,8 @@ fn float(count: u64) -> f64 {
 }
 
 const HEAD: &str = "\
-timed run; batches by kind of queue; latency from `enqueue` to the callback, of a sample; RSS: the most so far
- rank   messages/s      MB/s    origin   network     relay   p50 us   p90 us   p99 us   max us  RSS KiB  lost repeated corrupted";
+batches by kind of queue; latency from `enqueue` to the callback, of a sample; processor time of a message; RSS: the most so far
+ rank   messages/s      MB/s    origin   network     relay   p50 us   p90 us   p99 us   max us  cpu ns  RSS KiB  lost repeated corrupted";
 
 /// What `--plan --json` prints: of each figure the least and the most of a process.
 pub(crate) fn of_plan(plan: &Plan) -> String {
@@ -365,7 +383,9 @@ mod tests {
         }
         let timed = Timed {
             sent: 1,
+            with_self: true,
             seconds: 1.0,
+            cpu_seconds: 0.5,
             statistics: Statistics::default(),
             sent_to: Vec::new(),
             samples: Vec::new(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use hg_job::{Job, Local};
-use hg_job_runner::{plot, program::Verdict, say, watch::Watch};
+use hg_job_runner::{plot, process::cpu_seconds, program::Verdict, say, watch::Watch};
 use hg_shuffle::{Delivery, Error as ShuffleError, Group as _, Ranks, Sender, Shuffle, Shutdown};
 
 use crate::{
@@ -125,16 +125,17 @@ fn drive(
     let (before, warm_up) = (shuffle.statistics(), writer.numbers().to_vec());
     // Nobody's first message is counted with the warm-up, and nobody's last one below with the rest.
     shuffle.barrier()?;
-    let start = Instant::now();
+    let (start, cpu_before) = (Instant::now(), cpu_seconds());
     let sampler = Sampler::start(arguments, me, shuffle.dump())?;
     let sent = send(&mut sender, arguments, (writer, &mut aim), &sampler)?;
     shuffle.flush_all()?;
-    let seconds = start.elapsed().as_secs_f64();
+    let (seconds, cpu_seconds) = (start.elapsed().as_secs_f64(), cpu_seconds() - cpu_before);
     let statistics = shuffle.statistics().since(&before);
     shuffle.barrier()?;
     let samples = sampler.end();
     let sent_to = writer.numbers().iter().zip(&warm_up).map(|(all, warm_up)| all - warm_up);
-    let timed = Timed { sent, seconds, statistics, sent_to: sent_to.collect(), samples };
+    let (with_self, sent_to) = (arguments.has_self(), sent_to.collect());
+    let timed = Timed { sent, with_self, seconds, cpu_seconds, statistics, sent_to, samples };
     for to in 0..size {
         let count = writer.numbers()[to as usize];
         sender.enqueue(to, LAST, &count.to_le_bytes())?;

@@ -48,7 +48,7 @@ fn every_skew_every_size_and_unbatched_as_well() {
 }
 
 #[test]
-fn hops_latencies_batches_and_memory_are_reported() {
+fn hops_latencies_batches_processor_time_and_memory_are_reported() {
     let total =
         local(4, &format!("--nodes 2x2 {NETWORK} --skew loop --count 4000 --warm-up 0")).total(4);
     // Of the four destinations of a rank: itself, its neighbour, and two that are two hops away if one end represents
@@ -64,6 +64,28 @@ fn hops_latencies_batches_and_memory_are_reported() {
     assert!(latencies[0] > 0.0 && latencies.is_sorted(), "{total}");
     for name in ["origin_batches", "network_batches", "relay_batches", "peak_rss_kib"] {
         assert!(figure(name) > 0.0, "{name}: {total}");
+    }
+    // Of the timed run, which is a part of the whole.
+    let (timed, whole) = (figure("timed_cpu_seconds"), figure("cpu_seconds"));
+    assert!(timed > 0.0 && timed <= whole, "{total}");
+    let each = timed * 1e9 / figure("received");
+    assert!((figure("cpu_ns_per_message") / each - 1.0).abs() < 1e-6, "{each}: {total}");
+}
+
+#[test]
+fn messages_to_oneself_are_counted_unless_nobody_sends_any_and_the_table_says_which() {
+    let to_self = |total: &Value| total["hops"][0].as_u64().unwrap();
+    for skew in ["uniform", "loop", "zipf"] {
+        let with = local(3, &format!("--skew {skew} --count 3000")).total(3);
+        assert!(to_self(&with) > 0 && with["with_self"] == true, "{with}");
+        let without = local(3, &format!("--skew {skew} --count 3000 --self no")).total(3);
+        assert_eq!((to_self(&without), &without["with_self"]), (0, &false.into()), "{without}");
+        assert_eq!(without["received"], 9000, "{without}");
+    }
+    for (given, said) in [("yes", "messages to oneself counted"), ("no", "none to oneself")] {
+        let outcome = run(RUNNER, &["--local", "2", "--count", "70", "--self", given], &[]);
+        let head = outcome.out.lines().next();
+        assert!(head.is_some_and(|head| head.contains(said)), "{}", outcome.all());
     }
 }
 
@@ -122,9 +144,12 @@ fn a_plan_of_the_paper_s_scale_needs_little_memory() {
 #[test]
 fn a_rank_keeps_to_twenty_mebibytes_beside_its_queues() {
     let total = local(4, &format!("--nodes 2x2 {NETWORK} --count 50000 --warm-up 1000")).total(4);
-    // 8 batches of 16 KiB a queue: two to the neighbour, one to the other node; and what waits for delivery.
-    let queues = 3 * 8 * 17 + 65_536 * 48 / 1024;
-    let most = 20 * 1024 + queues;
+    let options = hg_shuffle::Options::default();
+    let map = "2x2".parse().unwrap();
+    let plan = hg_shuffle::route::Process::new(&map, 0, &options);
+    // And what waits for delivery, messages with their heads.
+    let delivery = options.deliverq_bytes_max.min(options.deliverq_max * (32 + 16)) as u64;
+    let most = (20 << 10) + (plan.bytes + delivery) / 1024;
     assert!(total["peak_rss_kib"].as_u64() <= Some(most), "{most} KiB: {total}");
 }
 
@@ -142,6 +167,12 @@ fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
         ("2", "--setting bound", "--setting: `bound` is not NAME=VALUE"),
         ("2", "--target 1", "--target: goes with `--skew single` only"),
         ("2", "--exponent 2 --skew loop", "--exponent: goes with `--skew zipf` only"),
+        ("1", "--self no", "--self: a rank alone has nobody else to send to"),
+        (
+            "2",
+            "--self no --skew single",
+            "--self: `--skew single` sends to one rank, also from itself",
+        ),
         ("0", "", "0 is no number of ranks"),
         ("100000", "", "--local: 100000 ranks need "),
     ];
