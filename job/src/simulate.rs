@@ -24,7 +24,7 @@ pub struct Load {
     pub bytes: u64,
     /// Values of exchanges that it has sent on for others, a copy for each side.
     pub letters: u64,
-    /// The most bytes of frames that waited for it at a time.
+    /// The most bytes of frames that waited for its hub at a time: sent by others, or by its own rank, and not handled yet.
     pub waiting: u64,
 }
 
@@ -118,7 +118,7 @@ impl Simulation {
         self.settle();
     }
 
-    /// Each rank gives a value to its peers.
+    /// Each rank gives a value to its peers. All have spoken before anything of it is handled: so the most waits.
     pub fn exchange(&mut self, value: &[u8], peers: impl Fn(u32) -> Vec<u32>) {
         let value: Arc<[u8]> = value.into();
         for rank in 0..self.size {
@@ -126,17 +126,8 @@ impl Simulation {
                 Letter { from: rank, to: Run::of(&peers(rank)), value: Arc::clone(&value) };
             let post = Post { channel: "shuffle.x".to_owned(), number: 0, letters: vec![letter] };
             self.say(rank, self.parents[rank as usize], Up::Post(post));
-            // Ranks that are near to one another speak at about the same time; what they say goes on before others do.
-            if self.heads_hubs(rank + 1) {
-                self.settle();
-            }
         }
         self.settle();
-    }
-
-    /// Whether it has a hub that others with hubs are connected to: the next rank is the first of those.
-    fn heads_hubs(&self, rank: u32) -> bool {
-        [rank, rank + 1].iter().all(|rank| self.hubs.contains_key(rank))
     }
 
     /// What each rank has had to do with.

@@ -194,3 +194,24 @@ fn a_hub_is_cut_off_that_speaks_for_others_ranks() {
     }
     assert_eq!(hub.poll_effect(), None);
 }
+
+/// All speak before anybody is heard: what comes from several parts waits together.
+#[test]
+fn what_waits_for_a_hub_is_of_all_its_parts_at_a_time() {
+    let size = 1 + 3 * 1057;
+    let value = [7; 4096];
+    // Ranks of the first so many parts give something to rank 0.
+    let waiting =
+        |speaking: u32| {
+            let mut run = Simulation::join(size, 1, |_| 0);
+            let before = run.loads()[0].waiting;
+            run.exchange(&value, |rank| {
+                if (1..=speaking * 1057).contains(&rank) { vec![0] } else { vec![] }
+            });
+            let most = run.loads()[0].waiting;
+            assert!(most > before, "{most} bytes, {before} of those who join");
+            most
+        };
+    let (one, three) = (waiting(1), waiting(3));
+    assert!(three > 2 * one, "{three} bytes of three parts, {one} of one");
+}
