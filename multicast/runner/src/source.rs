@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, Metadata},
-    io,
+    io::{self, Read as _},
     os::unix::{ffi::OsStrExt as _, fs::FileExt as _, fs::MetadataExt as _},
     path::{Path, PathBuf},
 };
@@ -53,6 +53,12 @@ impl Source {
         let what = if kind.is_dir() {
             What::Folder
         } else if kind.is_file() {
+            // As those of `/proc`, which know it only when they are read.
+            let is_longer = || File::open(place)?.read(&mut [0]);
+            if metadata.len() == 0 && is_longer().map_err(|error| trouble(&error))? > 0 {
+                let why = "has bytes, although its length is said to be 0: copy it to a file of its own first";
+                return Err(trouble(&why));
+            }
             What::File(metadata.len())
         } else if kind.is_symlink() {
             let target = fs::read_link(place).map_err(|error| trouble(&error))?;

@@ -5,15 +5,25 @@
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     process::{Child, ChildStdin, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    process::{Pid, PidfdFlags, pidfd_open},
 };
 
 use crate::{arguments::Arguments, key::Key};
+
+/// How long what has started a receiver may stay when that was told to end: a connection that was cut off, or a script that goes on, would.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 /// One of them, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Started {
     process: Child,
     input: Option<ChildStdin>,
+    released: Option<Instant>,
 }
 
 impl Started {
@@ -36,7 +46,7 @@ impl Started {
         let mut input = process.stdin.take().expect("piped above");
         let output = process.stdout.take().expect("piped above");
         let told = writeln!(input, "{}\n{folder}", key.digits());
-        let mut this = Self { process, input: Some(input) };
+        let mut this = Self { process, input: Some(input), released: None };
         let mut address = String::new();
         let heard = BufReader::new(output).read_line(&mut address);
         let address = address.trim();
@@ -56,6 +66,16 @@ impl Started {
     /// Lets it end, which it does by itself: nobody waits for it yet.
     pub(crate) fn release(&mut self) {
         self.input = None;
+        self.released.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether it ends by itself.
+    fn ends(&self) -> bool {
+        let since = self.released.map_or(Duration::ZERO, |it| it.elapsed());
+        let left = FAREWELL.saturating_sub(since).try_into();
+        let ended = pidfd_open(Pid::from_child(&self.process), PidfdFlags::empty());
+        let (Ok(ended), Ok(left)) = (ended, left) else { return false };
+        poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&left)).is_ok_and(|count| count > 0)
     }
 
     /// Its host has failed, and may give no sign of life, so that what has started it would not end by itself.
@@ -68,6 +88,9 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         self.release();
+        if !self.ends() {
+            self.kill();
+        }
         // How it ends is of no interest any more.
         let _ = self.process.wait();
     }

@@ -98,6 +98,28 @@ fn receivers_that_it_has_started_are_all_told_to_end_before_it_waits_for_any() {
 }
 
 #[test]
+fn what_has_started_a_receiver_and_goes_on_when_that_has_ended_is_not_waited_for_without_end() {
+    let test = Folder::new();
+    let file = test.file("file", b"abc");
+    let here = test.file("here", b"shift; \"$@\"; exec sleep 1000000");
+    let (start, folder) = (format!("sh {here}"), test.text("folder"));
+    let said = send(&["--start", &start, "--program", CP, &file, &format!("host:{folder}")]);
+    assert_eq!(said.code, Some(0), "{}", said.all());
+    assert_eq!(fs::read(format!("{folder}/file")).unwrap(), b"abc");
+}
+
+#[test]
+fn a_file_that_is_longer_than_its_length_says_is_refused_before_anything_is_copied() {
+    let test = Folder::new();
+    let receiver = Receiver::start(&test.folder("to"), &["--open"]);
+    let said = send(&["--open", "/proc/version", &receiver.address]);
+    assert_eq!(said.code, Some(1), "{}", said.all());
+    let why = "/proc/version: has bytes, although its length is said to be 0";
+    assert!(said.err.contains(why), "{}", said.all());
+    assert!(!test.0.join("to/version").exists());
+}
+
+#[test]
 fn a_receiver_that_dies_behind_what_has_started_it_is_named_and_not_waited_for() {
     let test = Folder::new();
     let file = test.file("file", &bytes(100_000, 3));
