@@ -41,7 +41,8 @@ impl Node {
         let mut command = Command::new(program);
         command.args(["serve", "/dev/stdin"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("spawn")?;
-        let text = format!("name = \"{name}\"\nnetwork = \"{TCP}\"\n");
+        // All connections that are measured are of one process.
+        let text = format!("name = \"{name}\"\nnetwork = \"{TCP}\"\nconnections = 4096\n");
         let given = child.stdin.take().map(|mut to| to.write_all(text.as_bytes()));
         given.transpose().context("write to the daemon")?;
         let mut said = String::new();

@@ -1,4 +1,4 @@
-//! Calls, and random reads, of several threads: on one connection, on one that a lock guards, on one each.
+//! Calls, and scattered reads, of several threads: on one connection, on one that a lock guards, on one each.
 
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
@@ -169,7 +169,7 @@ pub(super) fn panels(figures: &[Figure]) -> Vec<Panel> {
     let over = THREADS.map(|threads| threads as f64).to_vec();
     let calls = WAYS.map(|(name, _, title)| curve(name, title)).to_vec();
     let reads = WAYS.map(|(_, name, title)| curve(name, title)).to_vec();
-    let of_reads = "figure 6: random reads of 64 KiB, MiB/s, over threads".to_owned();
+    let of_reads = "figure 6: scattered reads of 64 KiB, MiB/s, over threads".to_owned();
     let of_calls = "calls a second, over threads".to_owned();
     vec![
         Panel { title: of_reads, over: over.clone(), curves: reads },

@@ -54,7 +54,8 @@ impl Run {
 
     fn arrive(&mut self) -> PartyKey {
         match self.liars {
-            Liars::Applications => self.switch.arrived(Identity::default(), QUOTA),
+            // Two contexts of one process.
+            Liars::Applications => self.switch.arrived(Identity::process(1, 1), QUOTA),
             Liars::Daemons => self.switch.node_arrived(),
         }
     }
@@ -80,9 +81,10 @@ impl Run {
             self.switch.gone(key, &GoneReason::Exited);
         }
         self.effects();
-        let Switch { parties, connections, names, nodes, .. } = &self.switch;
+        let Switch { parties, connections, processes, known, names, nodes, .. } = &self.switch;
         assert!(parties.is_empty() && connections.is_empty(), "something is left");
         assert!(names.is_empty() && nodes.is_empty(), "a name is left");
+        assert!(processes.is_empty() && known.is_empty(), "a process is left");
     }
 
     fn die(&mut self, liar: usize) {
