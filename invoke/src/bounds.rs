@@ -5,6 +5,7 @@
 
 use crate::{
     buffers::UNREAD_MAX,
+    held::EVERYWHERE_MAX,
     returned::{ANSWER_HEAD, ANSWERS_MAX},
 };
 
@@ -35,7 +36,8 @@ impl Bounds {
         // An empty queue takes one call of any length.
         let calls = queue_max.saturating_add(record_max);
         let results = calls.saturating_add(of_all_roots).saturating_add(queue_max);
-        let results = results.saturating_add(BARRIER_MAX);
+        let settled = ends.saturating_mul((EVERYWHERE_MAX * SETTLED_MAX) as u64);
+        let results = results.saturating_add(BARRIER_MAX).saturating_add(settled);
         let reasons = results.saturating_add((ANSWERS_MAX * 2 * ANSWER_HEAD) as u64);
         let reads = reasons.saturating_add((UNREAD_MAX * 2 * ANSWER_HEAD) as u64);
         // Each is shorter than the broadcast of which it tells is counted as.
@@ -44,6 +46,8 @@ impl Bounds {
     }
 }
 
+/// Bytes of what is said of memory that is everywhere: where it is here, or why it is not, here or below; and that it is released.
+const SETTLED_MAX: usize = 384;
 /// Bytes of what is said of a barrier's failure.
 pub(crate) const WHY_MAX: usize = 256;
 /// Bytes of the barrier's messages, which are never refused: an answer to a report, the beginning of another barrier, a goodbye, and news of a

@@ -53,6 +53,21 @@ pub enum Error {
     /// Memory that others may reach: there is not so much of it, or a put or a get was refused.
     #[error("{0}")]
     Memory(std::sync::Arc<str>),
+    /// Another worker allocates no more: for this one, or for all who have its process allocate.
+    #[error(
+        "{at} allocates no {bytes} bytes for another worker: {left} are left of what `Fabric::remote_max` allows {}",
+        if *.of_all { "all of them together" } else { "each" }
+    )]
+    NotAllotted {
+        /// Where.
+        at: Place,
+        /// Bytes that were asked for.
+        bytes: u64,
+        /// Bytes that there are.
+        left: u64,
+        /// Whether it is the limit of all together, and not that of each.
+        of_all: bool,
+    },
     /// A worker calls in as many groups as it may (1,024) that no barrier has ended.
     #[error("calls of group {0} would be of one group too many: end another one with its barrier")]
     TooManyGroups(u32),

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error, Packing, Worker,
     functions::Functions,
+    held,
     numa::{self, Node},
     quiet::Shape,
     service::Services,
@@ -186,6 +187,13 @@ impl Fabric {
         self
     }
 
+    /// Bytes of memory that a worker allocates for each other one ([`Worker::allocate_at`], [`Worker::allocate_everywhere`]), and that all workers of a
+    /// process do for all together: 64 MiB, and 256 MiB. They count in pages of 4 KiB. Each process has limits of its own.
+    pub fn remote_max(mut self, each: u64, all: u64) -> Self {
+        self.settings.remote_max = held::Limits { each, all };
+        self
+    }
+
     /// A setting of the transport's.
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.options = self.options.with(name, value);
@@ -209,8 +217,9 @@ impl Fabric {
         let ids = ids.ok_or_else(|| Error::Setup("more than 255 threads".to_owned()))?;
         let nodes_here = numa::chosen(self.numa, numa::nodes, |node| node.run(|| ()).is_ok());
         let of = |threads: u8| numa::dealt(&nodes_here, threads.into()).map(|it| it.cloned());
-        let nodes: Vec<Option<Node>> = of(self.threads).chain(of(self.services)).collect();
-        let contexts = (0..ids).zip(&nodes).map(|(id, node)| match node {
+        let nodes_of_threads: Vec<Option<Node>> =
+            of(self.threads).chain(of(self.services)).collect();
+        let contexts = (0..ids).zip(&nodes_of_threads).map(|(id, node)| match node {
             None => domain.context(id).map_err(setup),
             Some(node) => node.run(|| domain.context(id).map_err(setup)).map_err(Error::of_node)?,
         });
@@ -219,7 +228,7 @@ impl Fabric {
         getrandom::fill(&mut token).map_err(|error| Error::Setup(error.to_string()))?;
         let addresses = contexts.iter().map(|it| it.address().as_str().to_owned()).collect();
         let functions = self.functions.ids();
-        let numbers = nodes.iter().map(|it| it.as_ref().map(|it| it.number)).collect();
+        let numbers = nodes_of_threads.iter().map(|it| it.as_ref().map(|it| it.number)).collect();
         let bounds = Bounds::new(address.scheme(), &self.settings);
         let threads = self.threads;
         let own = Introduction { token, functions, threads, nodes: numbers, addresses, bounds };
@@ -235,7 +244,8 @@ impl Fabric {
         let near = Near::new(first, shape.threads());
         let (functions, settings) = (self.functions, self.settings);
         let nodes_of_all = all.iter().flat_map(|it| &it.nodes).copied().collect();
-        let common = Common { functions, settings, shape, nodes: nodes_of_all, nodes_here, domain };
+        let (nodes, allotted) = (nodes_of_all, Default::default());
+        let common = Common { functions, settings, shape, nodes, nodes_here, domain, allotted };
         let common = Arc::new(common);
         let message_max = common.domain.caps().max_unexpected;
         let all = contexts.into_iter().zip(first..).map(|(context, end)| {
@@ -243,7 +253,7 @@ impl Fabric {
             let port = Port::new(end, context, directory, near, common.settings.limits);
             Worker::new(Arc::clone(&common), port.at_most(message_max))
         });
-        let all = all.zip(nodes).map(|(worker, node)| worker.on_node(node));
+        let all = all.zip(nodes_of_threads).map(|(worker, node)| worker.on_node(node));
         let mut all: Vec<Worker> = all.collect();
         let mut services = Services::new(&near);
         for (end, worker) in (first + shape.workers..).zip(all.split_off(self.threads.into())) {

@@ -8,7 +8,11 @@ use hg_core::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::{Error, Worker, returned::Status};
+use crate::{
+    Error, Worker,
+    returned::Status,
+    worker::{reserve, settle},
+};
 
 /// Decodes arguments and runs a function; what it returns is dropped.
 pub(crate) type Run = fn(&Worker, &[u8]) -> Result<(), CodecError>;
@@ -35,10 +39,21 @@ struct Function {
 }
 
 /// All processes register the same functions; the number of one is its place in the order of hashes.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Functions {
     list: Vec<Function>,
+    /// Those of the fabric's own, whose numbers begin at [`OWN`].
+    own: Vec<Function>,
     places: FxHashMap<RpcId, u32>,
+}
+
+impl Default for Functions {
+    fn default() -> Self {
+        let own = vec![Function::of::<reserve>(), Function::of::<settle>()];
+        let mut all = Self { list: Vec::new(), own, places: FxHashMap::default() };
+        all.number_all();
+        all
+    }
 }
 
 impl Functions {
@@ -48,20 +63,21 @@ impl Functions {
             return Err(Error::Setup(format!("`{}` {why}", F::NAME)));
         }
         let id = F::wire_id();
-        if let Some(other) = self.list.iter().find(|other| other.id.has_name_of(id)) {
+        if let Some(other) =
+            self.list.iter().chain(&self.own).find(|other| other.id.has_name_of(id))
+        {
             let why = "is registered already, or has the same hash as";
             return Err(Error::Setup(format!("`{}` {why} `{}`", F::NAME, other.name)));
         }
-        self.list.push(Function {
-            id,
-            name: F::NAME,
-            run: run::<F>,
-            run_and_answer: run_and_answer::<F>,
-            run_and_pass_on: run_and_pass_on::<F>,
-        });
+        self.list.push(Function::of::<F>());
         self.list.sort_unstable_by_key(|it| it.id);
-        self.places = self.list.iter().map(|it| it.id).zip(0..).collect();
+        self.number_all();
         Ok(())
+    }
+
+    fn number_all(&mut self) {
+        let all = self.list.iter().zip(0..).chain(self.own.iter().zip(OWN..));
+        self.places = all.map(|(it, number)| (it.id, number)).collect();
     }
 
     /// The hashes, in the order of numbers.
@@ -92,17 +108,37 @@ impl Functions {
 
     #[inline]
     pub(crate) fn run(&self, number: u32) -> Option<Run> {
-        self.list.get(number as usize).map(|it| it.run)
+        self.list.get(number as usize).or_else(|| self.own(number)).map(|it| it.run)
     }
 
     pub(crate) fn run_and_answer(&self, number: u32) -> Option<RunAndAnswer> {
-        self.list.get(number as usize).map(|it| it.run_and_answer)
+        self.list.get(number as usize).or_else(|| self.own(number)).map(|it| it.run_and_answer)
     }
 
     pub(crate) fn run_and_pass_on(&self, number: u32) -> Option<RunAndPassOn> {
-        self.list.get(number as usize).map(|it| it.run_and_pass_on)
+        self.list.get(number as usize).or_else(|| self.own(number)).map(|it| it.run_and_pass_on)
+    }
+
+    #[cold]
+    fn own(&self, number: u32) -> Option<&Function> {
+        self.own.get(number.checked_sub(OWN)? as usize)
     }
 }
+
+impl Function {
+    fn of<F: Serve<Worker>>() -> Self {
+        Self {
+            id: F::wire_id(),
+            name: F::NAME,
+            run: run::<F>,
+            run_and_answer: run_and_answer::<F>,
+            run_and_pass_on: run_and_pass_on::<F>,
+        }
+    }
+}
+
+/// Number of the first function of the fabric's own.
+const OWN: u32 = 1 << 23;
 
 fn run<F: Serve<Worker>>(worker: &Worker, bytes: &[u8]) -> Result<(), CodecError> {
     let args = codec::Default::decode(bytes)?;

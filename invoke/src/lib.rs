@@ -60,6 +60,8 @@
 //! worker.broadcast_with(length, (b"everywhere",), told)?;
 //! let buffer = worker.allocate(1 << 20)?; // read by the receiver, before its function runs
 //! worker.call_buffer_read(to, length, (), buffer.part(0..1 << 20), told)?;
+//! let there = worker.allocate_at(to, 100)?; // until it is dropped
+//! worker.put(&buffer, 0..100, there.locator(), 0, &done)?;
 //! done.wait(&worker)?;
 //! worker.block_on(done)??; // or as any future
 //! worker.call_with(to, length, (b"of a group",), How::default().of_group(7))?;
@@ -89,10 +91,12 @@ mod error;
 mod fabric;
 mod functions;
 mod groups;
+mod held;
 mod how;
 mod memory;
 mod numa;
 mod quiet;
+mod remote;
 mod returned;
 mod service;
 mod sync;
@@ -113,6 +117,7 @@ pub use hg_core::rpc::Rpc;
 pub use hg_macros::rpc;
 pub use how::{How, Packing, Place, Room};
 pub use memory::{Buffer, Locator, Part, Spot, Written};
+pub use remote::{Everywhere, Remote, SpotEverywhere};
 pub use returned::{Failed, Outcome, Returned};
 pub use synchronizer::Synchronizer;
 pub use worker::Worker;

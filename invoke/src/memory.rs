@@ -16,7 +16,7 @@ pub struct Buffer {
 }
 
 /// What names a [`Buffer`] of some worker: an argument or a result of functions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Locator {
     process: u32,
     thread: u32,

@@ -1,20 +1,23 @@
 //! A worker: makes progress, and waits. What it calls, what it runs and what it answers are below.
 
+mod allotting;
 mod answering;
 mod barrier;
 mod broadcasting;
 mod buffering;
 mod calling;
 mod moving;
+mod putting;
 mod reading;
 mod running;
+mod settling;
 mod spreading;
 
 use std::{
     cell::{Cell, RefCell},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll, Wake},
     time::{Duration, Instant},
@@ -23,6 +26,7 @@ use std::{
 use hg_channel::{Batch, Event, Limits, Port, Stats};
 use hg_na::{Domain, GoneReason, Waiter};
 
+pub(crate) use self::{allotting::reserve, settling::settle};
 use self::{moving::Moves, reading::Stalled};
 use crate::{
     Error, Packing, Place, Synchronizer,
@@ -31,8 +35,10 @@ use crate::{
     buffers::Unread,
     functions::{Functions, Reply},
     groups::Groups,
+    held::{self, Held},
     numa::Node,
     quiet::{Quiet, Shape},
+    remote::Dropped,
     returned::Answers,
     service::Services,
 };
@@ -43,12 +49,14 @@ pub(crate) struct Settings {
     pub(crate) limits: Limits,
     pub(crate) queue_max: u64,
     pub(crate) buffer_max: u64,
+    pub(crate) remote_max: held::Limits,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let (packing, limits) = (Packing::Trad, Limits::default());
-        Self { packing, limits, queue_max: 16 << 20, buffer_max: 64 << 20 }
+        let remote_max = held::Limits { each: 64 << 20, all: 256 << 20 };
+        Self { packing, limits, queue_max: 16 << 20, buffer_max: 64 << 20, remote_max }
     }
 }
 
@@ -63,6 +71,8 @@ pub(crate) struct Common {
     /// Those of this machine on which the process may run; none where threads have none.
     pub(crate) nodes_here: Vec<Node>,
     pub(crate) domain: Arc<dyn Domain>,
+    /// Bytes that its workers have allocated for others.
+    pub(crate) allotted: Arc<AtomicU64>,
 }
 
 /// What follows the end of a function.
@@ -112,6 +122,8 @@ pub struct Worker {
     broadcasts: RefCell<Broadcasts>,
     moves: RefCell<Moves>,
     unread: RefCell<Unread>,
+    held: RefCell<Held>,
+    dropped: Arc<Dropped>,
     /// Calls whose buffers could not be moved.
     unmoved: Cell<u64>,
     /// Which thread of a process is asked first, when all have as much to do.
@@ -163,6 +175,8 @@ impl Worker {
             groups: RefCell::default(),
             moves: RefCell::default(),
             unread: RefCell::default(),
+            held: RefCell::new(Held::new(common.settings.remote_max, Arc::clone(&common.allotted))),
+            dropped: Arc::default(),
             unmoved: Cell::new(0),
             stalled: RefCell::default(),
             broadcasts: RefCell::new(Broadcasts::new(bounds.broadcasts)),
@@ -258,6 +272,7 @@ impl Worker {
         self.rounds.set(if is_turn { 0 } else { rounds });
         if is_turn {
             self.now.set(Instant::now());
+            self.release_dropped();
         }
         let mut batch = self.batch.borrow_mut();
         let mut port = self.port.borrow_mut();
@@ -331,6 +346,7 @@ impl Worker {
     }
 
     fn finish_until(mut self, end: Option<Instant>) -> Result<bool, Error> {
+        self.release_dropped();
         self.say_goodbye();
         let has_left = self.leave_or(|| end.is_some_and(|end| end <= Instant::now()))?;
         let services = self.services.take();
@@ -461,6 +477,7 @@ impl Worker {
         let unread = self.unread.borrow_mut().remove_all(end);
         unread.into_iter().for_each(|it| self.tell_of_buffer(it.told, Some(error.clone())));
         self.lose_broadcasts(end, &error);
+        self.lose_allotted(end);
     }
 
     #[inline]

@@ -52,6 +52,17 @@ fn look(sender: u32, number: u64, written: Written) {
     RUN.with_borrow_mut(|run| run.push((sender, number)));
 }
 
+/// The same, in memory that is everywhere.
+#[rpc(crate = hg_invoke)]
+fn find(here: &Request, sender: u32, number: u64, written: Written) {
+    let range = written.range();
+    let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap()];
+    let buffer = here.memory_of(written.locator()).unwrap();
+    buffer.read(range.start, &mut bytes).unwrap();
+    assert!(bytes == filling(sender, number, bytes.len()), "other bytes");
+    RUN.with_borrow_mut(|run| run.push((sender, number)));
+}
+
 #[rpc(crate = hg_invoke)]
 fn only(bytes: &[u8]) {
     RUN.with_borrow_mut(|run| run.push((0, bytes.len() as u64)));
@@ -72,7 +83,15 @@ fn locate() -> Option<Locator> {
 fn fabric() -> Fabric {
     let fabric = Fabric::new().register(note).unwrap().register(take).unwrap();
     let fabric = fabric.register(look).unwrap().register(locate).unwrap();
-    fabric.register(only).unwrap().register(fail).unwrap().register(look_anywhere).unwrap()
+    fabric
+        .register(only)
+        .unwrap()
+        .register(fail)
+        .unwrap()
+        .register(look_anywhere)
+        .unwrap()
+        .register(find)
+        .unwrap()
 }
 
 fn locate_all(worker: &Worker) -> Vec<Locator> {
@@ -408,28 +427,37 @@ fn finished_before_it_is_read(url: &str) {
     });
 }
 
-/// Of every root, in both ways, mixed with broadcasts without a buffer.
+/// Of every root, in all ways, mixed with broadcasts without a buffer.
 fn broadcasts(url: &str, shape: (u32, u8), len: usize) {
-    const ROUNDS: u64 = 6;
+    const ROUNDS: u64 = 8;
     let runs = run(url, shape, &fabric(), |worker| {
         let (me, own) = (index(&worker), worker.allocate(len).unwrap());
+        let everywhere = worker.allocate_everywhere(len as u64 + 9).unwrap();
         let ran = Synchronizer::new();
         for number in 0..ROUNDS {
             let how = How::room(Room::Wait).when_run(&ran);
-            match number % 3 {
+            match number % 4 {
                 0 => worker.broadcast_with(note, (me, number), how).unwrap(),
                 1 => {
                     let bytes = filling(me, number, SHORT);
                     worker.broadcast_buffer(take, (me, number), &bytes, how).unwrap();
+                }
+                // From elsewhere, and from where they are to be.
+                2 => {
+                    let (from, to) = if number == 2 { (&own, 9) } else { (everywhere.own(), 0) };
+                    from.write(0, &filling(me, number, len)).unwrap();
+                    let (part, spot) = (from.part(0..len as u64), everywhere.at(to));
+                    worker.broadcast_buffer_written(find, (me, number), part, spot, how).unwrap();
+                    ran.wait(&worker).unwrap();
                 }
                 _ => {
                     let free = Synchronizer::new();
                     own.write(0, &filling(me, number, len)).unwrap();
                     let part = own.part(0..len as u64);
                     let how =
-                        if number == 2 { how } else { How::room(Room::Wait).when_sent(&free) };
+                        if number == 3 { how } else { How::room(Room::Wait).when_sent(&free) };
                     worker.broadcast_buffer_read(take, (me, number), part, how).unwrap();
-                    if number == 2 { ran.wait(&worker) } else { free.wait(&worker) }.unwrap();
+                    if number == 3 { ran.wait(&worker) } else { free.wait(&worker) }.unwrap();
                 }
             }
         }
@@ -460,8 +488,9 @@ fn broadcasts_of_buffers(url: &str) {
 fn broken_broadcast(url: &str) {
     let is_told = AtomicBool::new(false);
     run(url, (4, 1), &fabric(), |worker| {
-        worker.quiesce().unwrap();
         let me = worker.place().process;
+        let everywhere = (me == 0).then(|| worker.allocate_everywhere(5).unwrap());
+        worker.quiesce().unwrap();
         if me == 2 {
             return; // Without a goodbye to whoever waits.
         }
@@ -472,12 +501,18 @@ fn broken_broadcast(url: &str) {
             worker.broadcast_buffer_read(only, (), part, how).unwrap();
             let ended = ran.wait(&worker);
             assert!(matches!(ended, Err(Error::Gone { process: 2, .. })), "{ended:?}");
+            own.write(0, &filling(0, 5, 5)).unwrap();
+            let (ran, part, spot) = (Synchronizer::new(), own.part(0..5), everywhere.unwrap());
+            let how = How::default().when_run(&ran);
+            worker.broadcast_buffer_written(find, (0, 5), part, spot.at(0), how).unwrap();
+            let ended = ran.wait(&worker);
+            assert!(matches!(ended, Err(Error::Gone { process: 2, .. })), "{ended:?}");
             is_told.store(true, Ordering::SeqCst);
         }
         while !is_told.load(Ordering::SeqCst) {
             worker.progress().unwrap();
         }
-        assert_eq!(RUN.with_borrow_mut(std::mem::take), [(0, 100_000)]);
+        assert_eq!(RUN.with_borrow_mut(std::mem::take), [(0, 100_000), (0, 5)]);
         worker.finish().unwrap();
     });
 }

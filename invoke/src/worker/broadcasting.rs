@@ -8,7 +8,7 @@ use hg_na::LocalSlice;
 
 use super::{
     Then, Worker,
-    running::{BROADCAST, GROUP, Malformed, RAN, READ, UNKNOWN, UNREADABLE, take_u32, take_u64},
+    running::{BROADCAST, GROUP, Malformed, RAN, UNKNOWN, UNREADABLE, take_u32, take_u64},
 };
 use crate::{
     Error, How, Refused, Room,
@@ -42,24 +42,24 @@ impl Worker {
     ) -> Result<(), Refused<F::Args<'a>>> {
         let _: F = function;
         let wire = F::pack(args);
-        let begun = self.encode_broadcast::<F>(&wire, how, &[]).and_then(|(tag, number, bytes)| {
-            self.wait_for_broadcasts(bytes.len(), how.room)?;
-            self.begin_broadcast(tag, number, &bytes, None, how)
-        });
+        let begun =
+            self.encode_broadcast::<F>(&wire, how, (0, &[])).and_then(|(tag, number, bytes)| {
+                self.wait_for_broadcasts(bytes.len(), how.room)?;
+                self.begin_broadcast(tag, number, &bytes, None, how)
+            });
         begun.map_err(|error| Refused { args: F::unpack(wire), error })
     }
 
-    /// The record that goes everywhere as it is; `source`, where there is one: where bytes are to be read.
+    /// The record that goes everywhere as it is. What stands before the arguments, where there is anything: where bytes are, and what the tag says of that.
     pub(super) fn encode_broadcast<F: Rpc>(
         &self,
         wire: &F::WireArgs<'_>,
         how: How<'_>,
-        source: &[u8],
+        (flag, source): (u32, &[u8]),
     ) -> Result<(u32, u64, Vec<u8>), Error> {
         let group = self.group_of(how)?;
         let flags = BROADCAST | if group.is_some() { GROUP } else { 0 };
-        let flags = flags | if source.is_empty() { 0 } else { READ };
-        let tag = self.common.functions.number::<F>()? | flags;
+        let tag = self.common.functions.number::<F>()? | flags | flag;
         let number = self.broadcasts.borrow_mut().number();
         let size = codec::Default::size(wire).map_err(Error::Unencodable)?;
         let mut bytes = Vec::with_capacity(4 + HEAD + source.len() + size);

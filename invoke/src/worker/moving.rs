@@ -7,7 +7,7 @@ use hg_na::{Descriptor, Error as NaError, LocalSlice, Memory, Region, RemoteSlic
 use rustc_hash::FxHashMap;
 
 use super::{Worker, reading::Reading, running::withdrawn};
-use crate::{Buffer, Error, Locator, Place, Synchronizer};
+use crate::{Buffer, Error, Locator, Place, Synchronizer, broadcasts::Name};
 
 /// The transfers of a worker that have not ended. Each is of pieces that the transport takes.
 #[derive(Debug, Default)]
@@ -47,6 +47,8 @@ pub(super) enum After {
     Tell(Synchronizer),
     /// The call that is held by the transfer's number leaves, and this one is told.
     Release(Option<Synchronizer>),
+    /// A broadcast that is held by the transfer's number reaches an end: the one of this place among those below, or this one.
+    PassOn { name: Name, place: u32 },
     /// The function runs for which it was made.
     Run(Box<Reading>),
 }
@@ -89,7 +91,7 @@ impl Moves {
         std::mem::take(&mut self.transfers).into_values().filter_map(|it| match it.then {
             After::Tell(told) => Some(told),
             After::Release(told) => told,
-            After::Run(_) => None,
+            After::PassOn { .. } | After::Run(_) => None,
         })
     }
 }
@@ -318,6 +320,7 @@ impl Worker {
                 self.tell_of_buffer(told, failed);
                 self.tell_due();
             }
+            After::PassOn { name, place } => self.end_put(number, end, (name, place), failed),
             After::Run(reading) => self.moves.borrow_mut().read.push_back((reading, failed)),
         }
     }

@@ -8,7 +8,8 @@
 //! | 30 | the caller wants the result: the number by which it knows the call (8) stands before the arguments |
 //! | 29 | a broadcast: the end that has begun it (4) and its number there (8) stand before the arguments |
 //! | 27 | the last argument, bytes, is to be read first: the caller's number of the call (8, not in a broadcast), and where they are, stand before the arguments |
-//! | 0..24 | number of the function |
+//! | 26 | a broadcast whose bytes were put into memory here: which, and where there, stand before the arguments |
+//! | 0..24 | number of the function; from 2^23 on those of the fabric's own |
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -124,6 +125,8 @@ impl Worker {
                 self.hear_of_barrier(from, kind, group, bytes)
             }
             RAN => self.hear_ran(from, bytes),
+            SETTLED => self.hear_settled(from, bytes),
+            LET_GO => self.hear_let_go(from, bytes),
             _ if kind < SYSTEM && kind & READ != 0 => self.hear_of_buffer(from, kind, group, bytes),
             _ if kind < SYSTEM || matches!(kind, ANSWER | HAS_READ | WITHDRAWN) => {
                 let is_passed_on = kind < SYSTEM && kind & BROADCAST != 0;
@@ -135,6 +138,9 @@ impl Worker {
                     HAS_READ => self.hear_has_read(from, bytes),
                     WITHDRAWN => Ok(()),
                     ANSWERED.. => self.run_and_answer(from, kind & !ANSWERED, bytes),
+                    BROADCAST.. if kind & WRITTEN != 0 => {
+                        self.hear_written(from, tag, bytes, record)
+                    }
                     BROADCAST.. => self.hear_broadcast(from, tag, bytes, record),
                     _ => {
                         let run = self.common.functions.run(kind).ok_or(UNKNOWN)?;
@@ -194,6 +200,7 @@ pub(super) const UNREADABLE: Malformed = "the arguments of a call cannot be read
 
 /// Tags below are calls whose arguments are all that they carry.
 const FLAGS: u32 = 1 << 24;
+pub(super) const WRITTEN: u32 = 1 << 26;
 pub(super) const READ: u32 = 1 << 27;
 pub(super) const GROUP: u32 = 1 << 28;
 pub(super) const BROADCAST: u32 = 1 << 29;
@@ -214,6 +221,12 @@ pub(super) const ENTER: u32 = SYSTEM | 9;
 
 /// To those beside in the barrier: this worker leaves in good order.
 pub(super) const LEAVES: u32 = SYSTEM | 10;
+
+/// To the one above in the tree of an owner: memory that is everywhere is here, or is not.
+pub(super) const SETTLED: u32 = SYSTEM | 12;
+
+/// Memory that was allocated for an owner is released.
+pub(super) const LET_GO: u32 = SYSTEM | 13;
 
 /// What a call's tag becomes when it is withdrawn.
 pub(super) fn withdrawn(tag: u32) -> u32 {

@@ -67,7 +67,7 @@ impl Worker {
         how: How<'_>,
     ) -> Result<(), Error> {
         let (lent, source) = self.lend(from)?;
-        let (tag, number, bytes) = self.encode_broadcast::<F>(wire, how, &source)?;
+        let (tag, number, bytes) = self.encode_broadcast::<F>(wire, how, (READ, &source))?;
         // Descriptors of workers differ; what a broadcast counts does not.
         let args = codec::Default::size(wire).map_err(Error::Unencodable)?;
         let len = args.saturating_add(usize::try_from(lent.len()).unwrap_or(usize::MAX));

@@ -1,0 +1,156 @@
+//! Memory that a worker has everywhere: each end allocates as much, and tells the one above it in the owner's tree where.
+//!
+//! ```text
+//! owner -- broadcast of `settle` -------> each end allocates, and says SETTLED to the one above: where, or why not
+//!       <- ... it has run everywhere ---- which each hears behind what those below have said
+//! owner -- LET_GO ----------------------> from one to those below it; whoever loses the one above says so to those below
+//! ```
+//! So an end knows of its own memory and of that of eight others at most, however many there are.
+
+use hg_channel::Error as ChannelError;
+use hg_core::codec::{self, Codec as _};
+use hg_na::Descriptor;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Then, Worker,
+    running::{Malformed, SETTLED, UNREADABLE},
+};
+use crate::{
+    Error, Everywhere, How, Request, Room, Synchronizer,
+    held::{EVERYWHERE_MAX, Key},
+    remote::{Let, Refusal, Release},
+};
+
+/// Allocates for the root of the broadcast that it is.
+#[hg_macros::rpc(crate = crate)]
+pub(crate) fn settle(here: &Request, number: u64, bytes: u64) {
+    here.settle(number, bytes);
+}
+
+/// What an end says to the one above.
+#[derive(Serialize, Deserialize)]
+struct Settled {
+    owner: u32,
+    number: u64,
+    /// Where its memory is; or which end, this one or one below, has allocated nothing, and why.
+    what: Result<Vec<u8>, (u32, Refusal)>,
+}
+
+impl Worker {
+    /// As much zeroed memory at every worker and service thread, this one included, for [`Worker::broadcast_buffer_written`]. This waits
+    /// until all have it, so all make progress meanwhile. A worker has 16 of these at once.
+    ///
+    /// It is there until the handle is dropped, or this worker has ended or is gone; behind one that is gone, in the tree of this worker's
+    /// broadcasts, it is released, since no broadcast comes there any more. Functions find it by [`Worker::memory_of`]. It counts as that of [`Worker::allocate_at`] does.
+    ///
+    /// # Errors
+    /// [`Error::NotAllotted`], [`Error::Memory`]: of whichever worker has none; nobody keeps any. [`Error::Gone`]; [`Error::Inside`].
+    pub fn allocate_everywhere(&self, bytes: u64) -> Result<Everywhere, Error> {
+        if self.is_inside.get() {
+            return Err(Error::Inside);
+        }
+        self.release_dropped();
+        if !self.held.borrow().may_settle(self.me) {
+            let why = format!("a worker has memory everywhere {EVERYWHERE_MAX} times at most");
+            return Err(Error::Memory(why.into()));
+        }
+        let key = Key { owner: self.me, number: self.moves.borrow_mut().number() };
+        // Others may answer before this worker runs its own function.
+        self.settle_here(key, bytes);
+        // Releases what others have meanwhile, too, if this does not come to its end.
+        let of = Let::Everywhere { number: key.number };
+        let release = Release { of, dropped: std::sync::Arc::clone(&self.dropped) };
+        let ran = Synchronizer::new();
+        let how = How::room(Room::Wait).when_run(&ran);
+        let begun = self.broadcast_with(settle, (key.number, bytes), how);
+        begun.map_err(|refused| refused.error)?;
+        ran.wait(self)?;
+        let held = self.held.borrow();
+        let allotted = held.get(key).ok_or_else(|| Error::of_memory("it was released"))?;
+        match (&allotted.buffer, allotted.refused.clone()) {
+            (_, Some((end, refusal))) => Err(refusal.at(self.place_of(end), bytes)),
+            (None, None) => Err(Error::of_memory("it was not allocated")),
+            (Some(own), None) => {
+                Ok(Everywhere { number: key.number, own: own.clone(), _release: release })
+            }
+        }
+    }
+
+    fn settle(&self, number: u64, bytes: u64) {
+        // Of whoever calls it otherwise nobody else has heard.
+        let Then::Ran(name) = self.then.get() else { return };
+        let key = Key { owner: name.root, number };
+        // An owner has its own already, and has asked before if it keeps to the rules.
+        if key.owner != self.me && self.held.borrow().may_settle(key.owner) {
+            self.settle_here(key, bytes);
+        }
+    }
+
+    fn settle_here(&self, key: Key, bytes: u64) {
+        let got = self.allot(key.owner, None, bytes);
+        let what = match &got {
+            Ok((buffer, _)) => Ok(buffer.region().descriptor().encode()),
+            Err(refusal) => Err((self.me, refusal.clone())),
+        };
+        let tree = self.tree(key.owner);
+        let below = tree.below(self.me).count();
+        if self.held.borrow_mut().add(key, got, Some(below), self.me)
+            && let Some(above) = tree.above(self.me)
+        {
+            // Its death is to be heard of.
+            self.port.borrow_mut().keep(above);
+            self.say_settled(above, key, what);
+        }
+    }
+
+    fn say_settled(&self, above: u32, key: Key, what: Result<Vec<u8>, (u32, Refusal)>) {
+        let Key { owner, number } = key;
+        let settled = Settled { owner, number, what };
+        let Ok(size) = codec::Default::size(&settled) else { return };
+        let mut port = self.port.borrow_mut();
+        match port.record(above, SETTLED, size, self.bounds.news) {
+            Ok(room) => {
+                // It has said how long it is.
+                let _ = codec::Default::encode(&settled, room);
+                self.send_as_packed(&mut port, above);
+            }
+            Err(ChannelError::Full(_)) => port.expel(above, "it does not hear what is allocated"),
+            // Who is gone hears nothing.
+            Err(_) => {}
+        }
+    }
+
+    /// One below has its memory, or somebody there has none.
+    pub(super) fn hear_settled(&self, from: u32, bytes: &[u8]) -> Result<(), Malformed> {
+        let Settled { owner, number, what } =
+            codec::Default::decode(bytes).map_err(|_| UNREADABLE)?;
+        let is_end = |end: u32| end < self.ends;
+        if !is_end(owner) || what.as_ref().is_err_and(|it| !is_end(it.0)) {
+            return Err("memory of nobody");
+        }
+        let (tree, key) = (self.tree(owner), Key { owner, number });
+        let place = tree.below(self.me).position(|it| it == from);
+        let place = place.ok_or("it is not below in that tree")?;
+        let mut held = self.held.borrow_mut();
+        // It may have been released meanwhile.
+        let Some(allotted) = held.get_mut(key) else { return Ok(()) };
+        match what {
+            Ok(descriptor) => {
+                let descriptor = Descriptor::decode(&descriptor).map_err(|_| UNREADABLE)?;
+                let below = allotted.below.as_mut().and_then(|it| it.get_mut(place));
+                *below.ok_or("it is not everywhere")? = Some(descriptor);
+            }
+            // The first is told of.
+            Err(_) if allotted.refused.is_some() => {}
+            Err(refused) => {
+                allotted.refused = Some(refused.clone());
+                drop(held);
+                if let Some(above) = tree.above(self.me) {
+                    self.say_settled(above, key, Err(refused));
+                }
+            }
+        }
+        Ok(())
+    }
+}
