@@ -22,6 +22,8 @@ struct Broadcast {
     cost: u64,
     /// A bit for each end below, in their order, and [`OWN`].
     left: u32,
+    /// Of those below: to which its bytes are still being put.
+    putting: u32,
     failed: Option<Error>,
     notify: Option<Synchronizer>,
     /// Is reached by those below as long as this is there.
@@ -54,7 +56,7 @@ impl Broadcasts {
 
     /// Whether another one of a root may begin.
     pub(crate) fn has_room(&self, root: u32, len: usize) -> bool {
-        self.cost.get(&root).is_none_or(|it| it + cost(len) <= self.limit)
+        self.cost.get(&root).is_none_or(|it| it.saturating_add(cost(len)) <= self.limit)
     }
 
     /// The next one of this end.
@@ -75,9 +77,11 @@ impl Broadcasts {
             return false;
         }
         let cost = cost(len);
-        *self.cost.entry(name.root).or_default() += cost;
+        let of_root = self.cost.entry(name.root).or_default();
+        *of_root = of_root.saturating_add(cost);
         let left = OWN | ((1 << below) - 1);
-        self.of.insert(name, Broadcast { cost, left, failed: None, notify, bytes: None });
+        let (putting, failed, bytes) = (0, None, None);
+        self.of.insert(name, Broadcast { cost, left, putting, failed, notify, bytes });
         true
     }
 
@@ -102,6 +106,19 @@ impl Broadcasts {
     /// Whether one has not run everywhere below this end yet.
     pub(crate) fn is_under_way(&self, name: Name) -> bool {
         self.of.contains_key(&name)
+    }
+
+    /// Its bytes are on their way to one of those below, who cannot have run it; or are there.
+    pub(crate) fn put(&mut self, name: Name, place: u32, is_under_way: bool) {
+        if let Some(broadcast) = self.of.get_mut(&name) {
+            broadcast.putting &= !(1 << place);
+            broadcast.putting |= u32::from(is_under_way) << place;
+        }
+    }
+
+    /// Whether one of those below may say that it has run it.
+    pub(crate) fn may_have_run(&self, name: Name, place: u32) -> bool {
+        self.of.get(&name).is_some_and(|it| it.left & !it.putting & (1 << place) != 0)
     }
 
     /// Whether one of those who are to run it has not said so: a place among those below, or [`OWN_PLACE`].
@@ -142,11 +159,11 @@ impl Broadcasts {
 
 /// Bytes that one takes.
 fn cost(len: usize) -> u64 {
-    (len + OVERHEAD) as u64
+    (len as u64).saturating_add(OVERHEAD)
 }
 
 /// The end itself, beside those below.
 pub(crate) const OWN_PLACE: u32 = BELOW_MAX;
 const OWN: u32 = 1 << OWN_PLACE;
 /// Bytes that each is counted as, beside its arguments.
-const OVERHEAD: usize = 64;
+const OVERHEAD: u64 = 64;

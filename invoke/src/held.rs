@@ -13,11 +13,23 @@ use rustc_hash::FxHashMap;
 
 use crate::{Buffer, Locator, remote::Refusal};
 
-/// An allocation: the end that it is for, and its number there.
+/// An allocation: the end that it is for, and its number there. Numbers of one kind are not those of the other, so that workers which hear of both in different
+/// orders agree all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) owner: u32,
     pub(crate) number: u64,
+    pub(crate) is_everywhere: bool,
+}
+
+impl Key {
+    pub(crate) fn here(owner: u32, number: u64) -> Self {
+        Self { owner, number, is_everywhere: false }
+    }
+
+    pub(crate) fn everywhere(owner: u32, number: u64) -> Self {
+        Self { owner, number, is_everywhere: true }
+    }
 }
 
 /// Bytes that others may have here.
@@ -32,11 +44,13 @@ pub(crate) struct Limits {
 pub(crate) struct Allotted {
     /// None where it was refused: those below may have theirs.
     pub(crate) buffer: Option<Arc<Buffer>>,
-    /// One of those that are everywhere: where the bytes of the ends below are, in the order of the [tree](crate::tree).
-    pub(crate) below: Option<Vec<Option<Descriptor>>>,
+    /// Of those that are everywhere: where the bytes of the ends below are, in the order of the [tree](crate::tree).
+    pub(crate) below: Vec<Option<Descriptor>>,
     /// The first that was refused here or below, and where.
     pub(crate) refused: Option<(u32, Refusal)>,
-    _charge: Option<Charge>,
+    /// Its owner's handle was dropped, and what it has broadcast before that has yet to run here.
+    pub(crate) is_dropped: bool,
+    charge: Option<Arc<Charge>>,
 }
 
 /// All of a worker.
@@ -47,20 +61,23 @@ pub(crate) struct Held {
     of: FxHashMap<Key, Allotted>,
     /// By what names its memory.
     named: FxHashMap<Locator, Key>,
-    /// Bytes, and allocations that are everywhere, per owner.
-    taken: FxHashMap<u32, (u64, usize)>,
+    /// Bytes, and allocations that are everywhere, per owner that ever had any.
+    taken: FxHashMap<u32, (Arc<AtomicU64>, usize)>,
 }
 
-/// What one counts as in its process.
+/// What one counts as, for its owner and in its process: until it is released, and the transfers out of it have ended, which keep the memory.
 #[derive(Debug)]
 pub(crate) struct Charge {
     bytes: u64,
+    of_owner: Arc<AtomicU64>,
     of_process: Arc<AtomicU64>,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.of_process.fetch_sub(self.bytes, Ordering::Relaxed); // a count, which guards nothing
+        // Counts, which guard nothing.
+        self.of_owner.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.of_process.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -72,20 +89,25 @@ impl Held {
 
     /// Bytes that they count as.
     pub(crate) fn bytes(&self) -> u64 {
-        self.taken.values().map(|it| it.0).sum()
+        self.taken.values().map(|it| it.0.load(Ordering::Relaxed)).sum()
     }
 
     /// Whether an owner may have so many bytes more.
-    pub(crate) fn charge(&self, owner: u32, bytes: u64) -> Result<Charge, Refusal> {
+    pub(crate) fn charge(&mut self, owner: u32, bytes: u64) -> Result<Charge, Refusal> {
         let cost = cost(bytes);
-        let left = self.limits.each.saturating_sub(self.taken.get(&owner).map_or(0, |it| it.0));
+        // Of this worker alone, which only gives back elsewhere.
+        let of_owner = Arc::clone(&self.taken.entry(owner).or_default().0);
+        let left = self.limits.each.saturating_sub(of_owner.load(Ordering::Relaxed));
         if cost > left {
             return Err(Refusal::Over { left, of_all: false });
         }
         let add = |taken: u64| taken.checked_add(cost).filter(|it| *it <= self.limits.all);
         let added = self.of_process.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
         match added {
-            Ok(_) => Ok(Charge { bytes: cost, of_process: Arc::clone(&self.of_process) }),
+            Ok(_) => {
+                of_owner.fetch_add(cost, Ordering::Relaxed);
+                Ok(Charge { bytes: cost, of_owner, of_process: Arc::clone(&self.of_process) })
+            }
             Err(taken) => {
                 Err(Refusal::Over { left: self.limits.all.saturating_sub(taken), of_all: true })
             }
@@ -97,29 +119,27 @@ impl Held {
         self.taken.get(&owner).is_none_or(|it| it.1 < EVERYWHERE_MAX)
     }
 
-    /// One begins; `false`: that number is taken. `below`: how many ends are to have theirs behind this one.
+    /// One begins; `false`: that number is taken. `below`: how many ends are to have theirs behind this one, if it is everywhere.
     pub(crate) fn add(
         &mut self,
         key: Key,
         got: Result<(Buffer, Charge), Refusal>,
-        below: Option<usize>,
+        below: usize,
         me: u32,
     ) -> bool {
         if self.of.contains_key(&key) {
             return false;
         }
         let (buffer, charge, refused) = match got {
-            Ok((buffer, charge)) => (Some(Arc::new(buffer)), Some(charge), None),
+            Ok((buffer, charge)) => (Some(Arc::new(buffer)), Some(Arc::new(charge)), None),
             Err(refusal) => (None, None, Some((me, refusal))),
         };
-        let taken = self.taken.entry(key.owner).or_default();
-        taken.0 += charge.as_ref().map_or(0, |it| it.bytes);
-        taken.1 += usize::from(below.is_some());
+        self.taken.entry(key.owner).or_default().1 += usize::from(key.is_everywhere);
         if let Some(buffer) = &buffer {
             self.named.insert(buffer.locator(), key);
         }
-        let below = below.map(|count| vec![None; count]);
-        self.of.insert(key, Allotted { buffer, below, refused, _charge: charge });
+        let below = vec![None; below];
+        self.of.insert(key, Allotted { buffer, below, refused, is_dropped: false, charge });
         true
     }
 
@@ -133,7 +153,17 @@ impl Held {
 
     /// Where the memory of one of those below is.
     pub(crate) fn below(&self, key: Key, place: u32) -> Option<Descriptor> {
-        self.of.get(&key)?.below.as_ref()?.get(place as usize)?.clone()
+        self.of.get(&key)?.below.get(place as usize)?.clone()
+    }
+
+    /// For a transfer out of it, to be kept until that has ended.
+    pub(crate) fn charge_of(&self, key: Key) -> Option<Arc<Charge>> {
+        self.of.get(&key)?.charge.clone()
+    }
+
+    /// Whether an owner has dropped any that is still here.
+    pub(crate) fn has_dropped(&self, owner: u32) -> bool {
+        self.of.iter().any(|(key, it)| key.owner == owner && it.is_dropped)
     }
 
     pub(crate) fn named(&self, locator: &Locator) -> Option<Arc<Buffer>> {
@@ -147,18 +177,14 @@ impl Held {
             self.named.remove(&buffer.locator());
         }
         if let Some(taken) = self.taken.get_mut(&key.owner) {
-            taken.0 -= removed._charge.as_ref().map_or(0, |it| it.bytes);
-            taken.1 -= usize::from(removed.below.is_some());
-            if *taken == (0, 0) {
-                self.taken.remove(&key.owner);
-            }
+            taken.1 -= usize::from(key.is_everywhere);
         }
         Some(removed)
     }
 
-    /// Those of which this is so; whether each is everywhere.
-    pub(crate) fn keys(&self, is_so: impl Fn(Key, bool) -> bool) -> Vec<Key> {
-        let all = self.of.iter().filter(|(key, it)| is_so(**key, it.below.is_some()));
+    /// Those of which this is so.
+    pub(crate) fn keys(&self, is_so: impl Fn(Key, &Allotted) -> bool) -> Vec<Key> {
+        let all = self.of.iter().filter(|(key, it)| is_so(**key, it));
         all.map(|(key, _)| *key).collect()
     }
 }
@@ -183,7 +209,7 @@ mod tests {
     #[test]
     fn one_and_all_have_what_they_may_and_give_it_back() {
         let of_process = Arc::default();
-        let (one, other) = (held(&of_process), held(&of_process));
+        let (mut one, mut other) = (held(&of_process), held(&of_process));
         let first = one.charge(1, 2 * PAGE + 1).unwrap();
         assert_eq!(
             other.charge(1, PAGE + 1).unwrap_err(),

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Buffer, Error, Locator, Place};
 
-/// Memory of another worker that this one has had allocated there: see [`Worker::allocate_at`](crate::Worker::allocate_at). Dropped, it is released when
-/// its owner makes progress next.
+/// Memory of another worker that this one has had allocated there: see [`Worker::allocate_at`](crate::Worker::allocate_at). Dropped, it is released once its
+/// owner makes progress: within 64 rounds of that, or when it asks for more.
 #[derive(Debug)]
 pub struct Remote {
     pub(crate) locator: Locator,
@@ -45,7 +45,7 @@ impl Remote {
 }
 
 /// As much memory at every worker: see [`Worker::allocate_everywhere`](crate::Worker::allocate_everywhere). Dropped, it is released everywhere, once its
-/// owner makes progress.
+/// owner makes progress as with [`Remote`], behind what was broadcast to it before.
 #[derive(Debug)]
 pub struct Everywhere {
     pub(crate) number: u64,
@@ -91,20 +91,33 @@ pub struct SpotEverywhere<'a> {
 pub(crate) enum Let {
     /// This end is to hear of it.
     Tell { end: u32, number: u64 },
-    /// The ends below are.
+    /// All are, behind what was broadcast before.
     Everywhere { number: u64 },
 }
 
 /// Releases when it is dropped, in whatever thread.
 #[derive(Debug)]
 pub(crate) struct Release {
-    pub(crate) of: Let,
-    pub(crate) dropped: Arc<Dropped>,
+    of: Option<Let>,
+    dropped: Arc<Dropped>,
+}
+
+impl Release {
+    pub(crate) fn new(of: Let, dropped: &Arc<Dropped>) -> Self {
+        Self { of: Some(of), dropped: Arc::clone(dropped) }
+    }
+
+    /// There is nothing to release.
+    pub(crate) fn disarm(mut self) {
+        self.of = None;
+    }
 }
 
 impl Drop for Release {
     fn drop(&mut self) {
-        self.dropped.add(self.of);
+        if let Some(of) = self.of.take() {
+            self.dropped.add(of);
+        }
     }
 }
 
@@ -140,12 +153,17 @@ pub(crate) enum Refusal {
     Over { left: u64, of_all: bool },
     /// There is none, or not on that node.
     None { why: String },
+    /// Where it is, or why there is none, fits in no record.
+    Unsaid,
 }
 
 impl Refusal {
     pub(crate) fn at(self, at: Place, bytes: u64) -> Error {
         match self {
             Self::Over { left, of_all } => Error::NotAllotted { at, bytes, left, of_all },
+            Self::Unsaid => Error::Memory(
+                format!("{at}: what names its memory fits in no record of these limits").into(),
+            ),
             Self::None { why } => Error::Memory(format!("{at}: {why}").into()),
         }
     }

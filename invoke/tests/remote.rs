@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::run;
 use hg_invoke::{
-    Error, Fabric, How, Locator, Place, Remote, Request, Synchronizer, Worker, Written, rpc,
+    Error, Fabric, How, Limits, Locator, Place, Remote, Request, Synchronizer, Worker, Written, rpc,
 };
 
 /// Bytes that were allocated here for others.
@@ -271,7 +271,60 @@ fn broken_tree(url: &str) {
     });
 }
 
+/// Records of 64 bytes at most, which what names memory is longer than: it is said so, and nothing stays allocated.
+fn small_windows(url: &str) {
+    let small = Limits::default().block(64).window(0);
+    run(url, (2, 2), &fabric().limits(small), |worker| {
+        let others = || worker.everybody().filter(|it| *it != worker.place());
+        worker.quiesce().unwrap();
+        if worker.place() == (Place { process: 0, thread: 0 }) {
+            for at in others() {
+                let refused = worker.allocate_at(at, 1).unwrap_err();
+                assert!(matches!(refused, Error::Lost { .. }), "{refused}");
+                wait_for(&worker, at, 0);
+            }
+            let refused = worker.allocate_at(Place::any_of(1), 1).unwrap_err();
+            assert!(matches!(refused, Error::Lost { .. }), "{refused}");
+            let refused = worker.allocate_everywhere(1).unwrap_err();
+            assert!(matches!(refused, Error::Memory(_)), "{refused}");
+            for at in worker.everybody() {
+                wait_for(&worker, at, 0);
+            }
+        }
+        worker.quiesce().unwrap();
+        worker.finish().unwrap();
+    });
+}
+
+/// A handle is dropped behind a broadcast to its memory, whose bytes are still being put there: it runs everywhere.
+fn dropped_behind(url: &str) {
+    let (is_over, len) = (AtomicU32::new(0), LEN as u64);
+    run(url, (2, 2), &fabric().remote_max(2 * len, 4 * len), |worker| {
+        worker.quiesce().unwrap();
+        if worker.place() == (Place { process: 1, thread: 1 }) {
+            let own = worker.allocate(LEN).unwrap();
+            own.write(0, &vec![5; LEN]).unwrap();
+            let told = [(); 2].map(|()| Synchronizer::new());
+            for told in &told {
+                let everywhere = worker.allocate_everywhere(len).unwrap();
+                let (part, how) = (own.part(0..len), How::default().when_run(told));
+                worker.broadcast_buffer_written(look, (5,), part, everywhere.at(0), how).unwrap();
+            }
+            worker.finish().unwrap();
+            assert_eq!(told.map(|it| it.result()), [Some(Ok(())), Some(Ok(()))]);
+            is_over.store(1, Ordering::SeqCst);
+        } else {
+            while is_over.load(Ordering::SeqCst) == 0 {
+                worker.progress().unwrap();
+            }
+            assert_eq!(worker.panicked(), 0);
+        }
+    });
+}
+
 over_each_transport! {
+    a_handle_that_is_dropped_does_not_overtake_its_broadcast => dropped_behind,
+    memory_whose_name_fits_in_no_record_is_refused_and_released => small_windows,
     memory_that_another_worker_has_allocated_is_reached_until_it_is_dropped => puts_and_gets,
     memory_beyond_the_limits_is_refused_and_says_which => limits,
     memory_of_whoever_has_ended_is_released => ends,

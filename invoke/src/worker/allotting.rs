@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! owner -- reserve: a call whose result is the locator ------> Held of the worker that is asked
-//! owner -- LET_GO: owner (4), its number (8) ----------------> that is released; an owner that is gone needs none
+//! owner -- RELEASE: its number (8) --------------------------> that is released; an owner that is gone needs none
 //! ```
 
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use hg_channel::Error as ChannelError;
 
 use super::{
-    Worker,
+    Then, Worker,
     calling::Head,
-    running::{LET_GO, Malformed, take_u32, take_u64},
+    running::{LET_GO, Malformed, RELEASE, take_u32, take_u64},
 };
 use crate::{
     Buffer, Error, Failed, Locator, Place, Remote, Request,
-    held::{Charge, Key},
+    held::{Allotted, Charge, Key},
     how::ANY,
     remote::{Let, Refusal, Release},
 };
@@ -74,31 +74,52 @@ impl Worker {
         }
         // What was dropped makes room for it.
         self.release_dropped();
-        let number = self.moves.borrow_mut().number();
-        let locator = match self.call_return(at, reserve, (number, node, bytes))?.wait(self) {
+        let end = self.end_of(at)?;
+        let (there, number) = (self.place_of(end), self.moves.borrow_mut().number());
+        let called = self.call_return(there, reserve, (number, node, bytes))?;
+        if at.thread == ANY {
+            self.port.borrow_mut().ask(end);
+        }
+        // It may be there whatever becomes of the answer.
+        let release = Release::new(Let::Tell { end, number }, &self.dropped);
+        let locator = match called.wait(self) {
             Ok(locator) => locator,
             Err(Failed::Call(error)) => return Err(error),
-            Err(Failed::Function(refusal)) => return Err(refusal.at(at, bytes)),
+            Err(Failed::Function(refusal)) => {
+                release.disarm();
+                return Err(refusal.at(at, bytes));
+            }
         };
-        let from = locator.place();
-        if from.process != at.process || at.thread != ANY && from != at {
-            return Err(Error::Lost { from: at, why: "it names memory of another one" });
+        if locator.place() != there {
+            return Err(Error::Lost { from: there, why: "it names memory of another one" });
         }
-        let of = Let::Tell { end: self.end_of_thread(from)?, number };
-        let _release = Release { of, dropped: Arc::clone(&self.dropped) };
-        Ok(Remote { locator, bytes, _release })
+        Ok(Remote { locator, bytes, _release: release })
     }
 
-    /// For whoever has called.
+    /// For whoever waits for the answer, and for nobody whom a broadcast names.
     fn reserve(&self, number: u64, node: Option<u32>, bytes: u64) -> Result<Locator, Refusal> {
-        let key = Key { owner: self.caller.get(), number };
+        let Then::Answer(reply) = self.then.get() else {
+            return Err(Refusal::None { why: "nobody waits for it".to_owned() });
+        };
+        let key = Key::here(reply.to, number);
         let got = self.allot(key.owner, node, bytes)?;
         let locator = got.0.locator();
-        if !self.held.borrow_mut().add(key, Ok(got), None, self.me) {
+        if !self.held.borrow_mut().add(key, Ok(got), 0, self.me) {
             return Err(Refusal::None { why: "it has that number already".to_owned() });
         }
-        self.port.borrow_mut().keep(key.owner);
+        self.keep_for(key, key.owner);
         Ok(locator)
+    }
+
+    /// The end is to be heard of whose death releases this. If it is gone already, no more will be.
+    pub(super) fn keep_for(&self, key: Key, end: u32) {
+        let mut port = self.port.borrow_mut();
+        port.keep(end);
+        let is_gone = port.unconsumed(end).is_none();
+        drop(port);
+        if is_gone {
+            self.release(key, None);
+        }
     }
 
     /// Memory for another worker, on a node, or on that of this thread.
@@ -108,7 +129,7 @@ impl Worker {
         node: Option<u32>,
         bytes: u64,
     ) -> Result<(Buffer, Charge), Refusal> {
-        let charge = self.held.borrow().charge(owner, bytes)?;
+        let charge = self.held.borrow_mut().charge(owner, bytes)?;
         let none =
             |error: Error| Refusal::None { why: error.to_string().chars().take(WHY_MAX).collect() };
         let bytes = usize::try_from(bytes).map_err(|error| none(Error::of_memory(error)))?;
@@ -125,77 +146,102 @@ impl Worker {
             return;
         }
         for one in self.dropped.take() {
-            let is_told = match one {
+            let (said, own) = match one {
                 Let::Tell { end, number } => {
-                    self.say_let_go(end, Key { owner: self.me, number }, self.bounds.calls)
+                    (self.say(end, RELEASE, &[], number, self.bounds.calls), None)
                 }
                 Let::Everywhere { number } => {
-                    self.release(Key { owner: self.me, number }, None);
-                    true
+                    let key = Key::everywhere(self.me, number);
+                    // What was broadcast before runs here before.
+                    (self.say_let_go(self.me, key), Some(key))
                 }
             };
-            if !is_told {
-                self.dropped.add(one);
+            match (said, own) {
+                (Ok(()) | Err(ChannelError::Gone { .. }), None) => {}
+                (Ok(()), Some(key)) => {
+                    if let Some(allotted) = self.held.borrow_mut().get_mut(key) {
+                        allotted.is_dropped = true;
+                    }
+                }
+                (Err(ChannelError::Gone { .. }), Some(key)) => self.release(key, None),
+                // It is tried again.
+                (Err(_), _) => self.dropped.add(one),
             }
         }
     }
 
-    /// Whether it was told, or hears nothing any more.
-    fn say_let_go(&self, end: u32, key: Key, limit: u64) -> bool {
-        let head = Head::default().with(LET_GO, &key.owner.to_le_bytes());
-        let head = head.with(0, &key.number.to_le_bytes());
+    /// So many may there be of each owner that there is always room.
+    fn say_let_go(&self, end: u32, key: Key) -> Result<(), ChannelError> {
+        self.say(end, LET_GO, &key.owner.to_le_bytes(), key.number, u64::MAX)
+    }
+
+    fn say(
+        &self,
+        end: u32,
+        tag: u32,
+        owner: &[u8],
+        number: u64,
+        limit: u64,
+    ) -> Result<(), ChannelError> {
+        let head = Head::default().with(tag, owner).with(0, &number.to_le_bytes());
         let mut port = self.port.borrow_mut();
-        match port.record(end, head.flags, head.len(), limit) {
-            Ok(room) => {
-                head.write(room);
-                self.send_as_packed(&mut port, end);
-                true
-            }
-            Err(ChannelError::Full(_)) => false,
-            Err(_) => true,
-        }
+        head.write(port.record(end, head.flags, head.len(), limit)?);
+        self.send_as_packed(&mut port, end);
+        Ok(())
     }
 
-    /// An owner has dropped its handle; or one above this has heard so.
+    /// Who has asked for memory here has dropped its handle.
+    pub(super) fn hear_release(&self, from: u32, mut bytes: &[u8]) -> Result<(), Malformed> {
+        self.release(Key::here(from, take_u64(&mut bytes)?), Some(from));
+        Ok(())
+    }
+
+    /// An owner of memory everywhere has dropped its handle: itself, or one above this has heard so.
     pub(super) fn hear_let_go(&self, from: u32, mut bytes: &[u8]) -> Result<(), Malformed> {
         let owner = take_u32(&mut bytes)?;
-        let key = Key { owner, number: take_u64(&mut bytes)? };
+        let key = Key::everywhere(owner, take_u64(&mut bytes)?);
         if owner >= self.ends {
             return Err("memory of nobody");
         }
-        let is_everywhere = self.held.borrow().get(key).map(|it| it.below.is_some());
-        let is_heard_from = match is_everywhere {
-            // It was released when somebody was gone.
-            None => return Ok(()),
-            Some(false) => owner == from,
-            Some(true) => self.tree(owner).above(self.me) == Some(from),
-        };
-        if !is_heard_from {
+        let above = self.tree(owner).above(self.me);
+        if from != above.unwrap_or(self.me) {
             return Err("it releases what is not its own");
         }
-        self.release(key, Some(from));
+        // It may have been released when somebody was gone.
+        self.release(key, above);
         Ok(())
     }
 
     /// It is gone here, and where it was everywhere, those below are told. `keeps`: a connection was kept with this one for it.
     pub(super) fn release(&self, key: Key, keeps: Option<u32>) {
-        let Some(released) = self.held.borrow_mut().remove(key) else { return };
+        if self.held.borrow_mut().remove(key).is_none() {
+            return;
+        }
         if let Some(end) = keeps {
             self.port.borrow_mut().let_go(end);
         }
-        if released.below.is_some() {
+        if key.is_everywhere {
             for end in self.tree(key.owner).below(self.me) {
-                // There is always room: so many may there be of each owner.
-                self.say_let_go(end, key, u64::MAX);
+                match self.say_let_go(end, key) {
+                    // Who is gone hears nothing.
+                    Ok(()) | Err(ChannelError::Gone { .. }) => {}
+                    Err(_) => {
+                        self.port.borrow_mut().expel(end, "it does not hear what is released")
+                    }
+                }
             }
         }
     }
 
-    /// An end is gone: what is here for it, and what it was to tell of.
+    /// An end is gone: what is here for it, and what it was to tell of. When that is this one, it does not hear itself either.
     pub(super) fn lose_allotted(&self, end: u32) {
-        let is_lost = |key: Key, is_everywhere| {
-            let from =
-                if is_everywhere { self.tree(key.owner).above(self.me) } else { Some(key.owner) };
+        let is_lost = |key: Key, allotted: &Allotted| {
+            let from = if key.is_everywhere {
+                let own = allotted.is_dropped.then_some(self.me);
+                self.tree(key.owner).above(self.me).or(own)
+            } else {
+                Some(key.owner)
+            };
             from == Some(end)
         };
         let lost = self.held.borrow().keys(is_lost);
@@ -203,5 +249,5 @@ impl Worker {
     }
 }
 
-/// Of a reason that travels.
-const WHY_MAX: usize = 96;
+/// Characters of a reason that travels.
+pub(super) const WHY_MAX: usize = 96;

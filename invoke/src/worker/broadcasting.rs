@@ -228,7 +228,7 @@ impl Worker {
             Some(_) => return Err("no process has that number"),
         };
         let place = self.tree(name.root).below(self.me).zip(0..).find(|it| it.0 == from);
-        let place = place.filter(|it| self.broadcasts.borrow().awaits(name, it.1));
+        let place = place.filter(|it| self.broadcasts.borrow().may_have_run(name, it.1));
         let (_, place) = place.ok_or("it has run what it was not told")?;
         self.port.borrow_mut().let_go(from);
         self.end_broadcast(name, place, failed);

@@ -1,13 +1,13 @@
 //! Puts and gets: memory of other workers, without their doing. And what follows them.
 
-use std::{collections::VecDeque, ops::Range};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use hg_channel::Error as ChannelError;
 use hg_na::{Descriptor, Error as NaError, LocalSlice, Memory, Region, RemoteSlice, Rights};
 use rustc_hash::FxHashMap;
 
 use super::{Worker, reading::Reading, running::withdrawn};
-use crate::{Buffer, Error, Locator, Place, Synchronizer, broadcasts::Name};
+use crate::{Buffer, Error, Locator, Place, Synchronizer, broadcasts::Name, held::Charge};
 
 /// The transfers of a worker that have not ended. Each is of pieces that the transport takes.
 #[derive(Debug, Default)]
@@ -47,8 +47,9 @@ pub(super) enum After {
     Tell(Synchronizer),
     /// The call that is held by the transfer's number leaves, and this one is told.
     Release(Option<Synchronizer>),
-    /// A broadcast that is held by the transfer's number reaches an end: the one of this place among those below, or this one.
-    PassOn { name: Name, place: u32 },
+    /// A broadcast that is held by the transfer's number reaches an end: the one of this place among those below, or this one. Until then the memory that
+    /// it is read from counts.
+    PassOn { name: Name, place: u32, _charge: Option<Arc<Charge>> },
     /// The function runs for which it was made.
     Run(Box<Reading>),
 }
@@ -320,7 +321,7 @@ impl Worker {
                 self.tell_of_buffer(told, failed);
                 self.tell_due();
             }
-            After::PassOn { name, place } => self.end_put(number, end, (name, place), failed),
+            After::PassOn { name, place, .. } => self.end_put(number, end, (name, place), failed),
             After::Run(reading) => self.moves.borrow_mut().read.push_back((reading, failed)),
         }
     }

@@ -102,7 +102,7 @@ impl Worker {
         let lent = from.slice()?;
         let into = Target { number: spot.of.number, offset: spot.offset, len: from.len() };
         spot.of.own.region().slice(into.offset, into.len).map_err(Error::of_memory)?;
-        let key = Key { owner: self.me, number: into.number };
+        let key = Key::everywhere(self.me, into.number);
         let is_own = |own: &Arc<Buffer>| Arc::ptr_eq(own, &spot.of.own);
         if !self.held.borrow().get(key).and_then(|it| it.buffer.as_ref()).is_some_and(is_own) {
             return Err(Error::of_memory("it is memory of another worker's"));
@@ -131,7 +131,8 @@ impl Worker {
         broadcasts.begin(name, cost, below, told.cloned());
         broadcasts.lend(name, lent);
         drop(broadcasts);
-        self.start(held, self.me, pieces, After::PassOn { name, place: OWN_PLACE });
+        let then = After::PassOn { name, place: OWN_PLACE, _charge: None };
+        self.start(held, self.me, pieces, then);
         self.put_on(name, tag, group, &bytes, into, (region, from.range.start));
         self.tell_due();
         Ok(())
@@ -147,7 +148,7 @@ impl Worker {
         into: Target,
         (region, start): Source<'_>,
     ) {
-        let key = Key { owner: name.root, number: into.number };
+        let key = Key::everywhere(name.root, into.number);
         for (end, place) in self.tree(name.root).below(self.me).zip(0..) {
             let there = self.held.borrow().below(key, place);
             let there = there.ok_or_else(|| Error::of_memory("it has no memory for a broadcast"));
@@ -160,7 +161,11 @@ impl Worker {
                 Ok((number, pieces)) => {
                     self.count_made(group);
                     self.port.borrow_mut().keep(end);
-                    self.start(number, end, pieces, After::PassOn { name, place });
+                    self.broadcasts.borrow_mut().put(name, place, true);
+                    // A root's own is its own matter.
+                    let is_own = name.root == self.me;
+                    let _charge = if is_own { None } else { self.held.borrow().charge_of(key) };
+                    self.start(number, end, pieces, After::PassOn { name, place, _charge });
                 }
                 Err(error) => self.end_broadcast(name, place, Some(self.gone_by(end, error))),
             }
@@ -188,6 +193,9 @@ impl Worker {
         (name, place): (Name, u32),
         failed: Option<Error>,
     ) {
+        if place != OWN_PLACE {
+            self.broadcasts.borrow_mut().put(name, place, false);
+        }
         let mut port = self.port.borrow_mut();
         if failed.is_some() {
             port.retag(end, number, withdrawn);
@@ -227,7 +235,7 @@ impl Worker {
         let number = tag & !(BROADCAST | WRITTEN | GROUP);
         let run = self.common.functions.run_and_pass_on(number).ok_or(UNKNOWN)?;
         let is_own = self.join_broadcast(from, name, record.len().saturating_add(into.cost()))?;
-        let key = Key { owner: name.root, number: into.number };
+        let key = Key::everywhere(name.root, into.number);
         let own = self.held.borrow().get(key).and_then(|it| it.buffer.clone());
         // Who has none has said so.
         let Some(own) = own else {

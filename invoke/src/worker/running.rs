@@ -127,6 +127,7 @@ impl Worker {
             RAN => self.hear_ran(from, bytes),
             SETTLED => self.hear_settled(from, bytes),
             LET_GO => self.hear_let_go(from, bytes),
+            RELEASE => self.hear_release(from, bytes),
             _ if kind < SYSTEM && kind & READ != 0 => self.hear_of_buffer(from, kind, group, bytes),
             _ if kind < SYSTEM || matches!(kind, ANSWER | HAS_READ | WITHDRAWN) => {
                 let is_passed_on = kind < SYSTEM && kind & BROADCAST != 0;
@@ -225,8 +226,11 @@ pub(super) const LEAVES: u32 = SYSTEM | 10;
 /// To the one above in the tree of an owner: memory that is everywhere is here, or is not.
 pub(super) const SETTLED: u32 = SYSTEM | 12;
 
-/// Memory that was allocated for an owner is released.
+/// To those below in the tree of an owner, and to that one itself: memory that is everywhere is released.
 pub(super) const LET_GO: u32 = SYSTEM | 13;
+
+/// Memory that was allocated for who says so is released.
+pub(super) const RELEASE: u32 = SYSTEM | 14;
 
 /// What a call's tag becomes when it is withdrawn.
 pub(super) fn withdrawn(tag: u32) -> u32 {

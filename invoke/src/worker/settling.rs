@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Then, Worker,
+    allotting::WHY_MAX,
     running::{Malformed, SETTLED, UNREADABLE},
 };
 use crate::{
@@ -34,8 +35,10 @@ struct Settled {
     owner: u32,
     number: u64,
     /// Where its memory is; or which end, this one or one below, has allocated nothing, and why.
-    what: Result<Vec<u8>, (u32, Refusal)>,
+    what: What,
 }
+
+type What = Result<Vec<u8>, (u32, Refusal)>;
 
 impl Worker {
     /// As much zeroed memory at every worker and service thread, this one included, for [`Worker::broadcast_buffer_written`]. This waits
@@ -51,16 +54,17 @@ impl Worker {
             return Err(Error::Inside);
         }
         self.release_dropped();
+        // What it has dropped is there until what was broadcast before that has run here.
+        self.wait_until(|| (!self.held.borrow().has_dropped(self.me)).then_some(Ok(())))?;
         if !self.held.borrow().may_settle(self.me) {
             let why = format!("a worker has memory everywhere {EVERYWHERE_MAX} times at most");
             return Err(Error::Memory(why.into()));
         }
-        let key = Key { owner: self.me, number: self.moves.borrow_mut().number() };
+        let key = Key::everywhere(self.me, self.moves.borrow_mut().number());
         // Others may answer before this worker runs its own function.
         self.settle_here(key, bytes);
         // Releases what others have meanwhile, too, if this does not come to its end.
-        let of = Let::Everywhere { number: key.number };
-        let release = Release { of, dropped: std::sync::Arc::clone(&self.dropped) };
+        let release = Release::new(Let::Everywhere { number: key.number }, &self.dropped);
         let ran = Synchronizer::new();
         let how = How::room(Room::Wait).when_run(&ran);
         let begun = self.broadcast_with(settle, (key.number, bytes), how);
@@ -68,8 +72,14 @@ impl Worker {
         ran.wait(self)?;
         let held = self.held.borrow();
         let allotted = held.get(key).ok_or_else(|| Error::of_memory("it was released"))?;
+        let silent = allotted.below.iter().position(Option::is_none);
+        let silent = silent.and_then(|it| self.tree(self.me).below(self.me).nth(it));
         match (&allotted.buffer, allotted.refused.clone()) {
             (_, Some((end, refusal))) => Err(refusal.at(self.place_of(end), bytes)),
+            _ if let Some(end) = silent => {
+                let why = format!("{} has not said where it is", self.place_of(end));
+                Err(Error::of_memory(why))
+            }
             (None, None) => Err(Error::of_memory("it was not allocated")),
             (Some(own), None) => {
                 Ok(Everywhere { number: key.number, own: own.clone(), _release: release })
@@ -80,7 +90,7 @@ impl Worker {
     fn settle(&self, number: u64, bytes: u64) {
         // Of whoever calls it otherwise nobody else has heard.
         let Then::Ran(name) = self.then.get() else { return };
-        let key = Key { owner: name.root, number };
+        let key = Key::everywhere(name.root, number);
         // An owner has its own already, and has asked before if it keeps to the rules.
         if key.owner != self.me && self.held.borrow().may_settle(key.owner) {
             self.settle_here(key, bytes);
@@ -95,30 +105,38 @@ impl Worker {
         };
         let tree = self.tree(key.owner);
         let below = tree.below(self.me).count();
-        if self.held.borrow_mut().add(key, got, Some(below), self.me)
+        if self.held.borrow_mut().add(key, got, below, self.me)
             && let Some(above) = tree.above(self.me)
         {
-            // Its death is to be heard of.
-            self.port.borrow_mut().keep(above);
             self.say_settled(above, key, what);
+            self.keep_for(key, above);
         }
     }
 
-    fn say_settled(&self, above: u32, key: Key, what: Result<Vec<u8>, (u32, Refusal)>) {
-        let Key { owner, number } = key;
-        let settled = Settled { owner, number, what };
-        let Ok(size) = codec::Default::size(&settled) else { return };
-        let mut port = self.port.borrow_mut();
-        match port.record(above, SETTLED, size, self.bounds.news) {
-            Ok(room) => {
-                // It has said how long it is.
-                let _ = codec::Default::encode(&settled, room);
-                self.send_as_packed(&mut port, above);
-            }
-            Err(ChannelError::Full(_)) => port.expel(above, "it does not hear what is allocated"),
-            // Who is gone hears nothing.
-            Err(_) => {}
+    /// Nobody may believe that memory is there which has not been named: what is too long for a record is a refusal.
+    fn say_settled(&self, above: u32, key: Key, what: What) {
+        let end = what.as_ref().map_or_else(|it| it.0, |_| self.me);
+        let mut said = self.write_settled(above, key, what);
+        if let Err(ChannelError::TooLong { .. }) = said {
+            said = self.write_settled(above, key, Err((end, Refusal::Unsaid)));
         }
+        match said {
+            // Who is gone hears nothing.
+            Ok(()) | Err(ChannelError::Gone { .. }) => {}
+            Err(_) => self.port.borrow_mut().expel(above, "it does not hear what is allocated"),
+        }
+    }
+
+    fn write_settled(&self, above: u32, key: Key, what: What) -> Result<(), ChannelError> {
+        let Key { owner, number, .. } = key;
+        let settled = Settled { owner, number, what };
+        let size = codec::Default::size(&settled).unwrap_or(usize::MAX);
+        let mut port = self.port.borrow_mut();
+        let room = port.record(above, SETTLED, size, self.bounds.news)?;
+        // It has said how long it is.
+        let _ = codec::Default::encode(&settled, room);
+        self.send_as_packed(&mut port, above);
+        Ok(())
     }
 
     /// One below has its memory, or somebody there has none.
@@ -129,18 +147,23 @@ impl Worker {
         if !is_end(owner) || what.as_ref().is_err_and(|it| !is_end(it.0)) {
             return Err("memory of nobody");
         }
-        let (tree, key) = (self.tree(owner), Key { owner, number });
+        let is_long =
+            |it: &(u32, Refusal)| matches!(&it.1, Refusal::None { why } if why.len() > 4 * WHY_MAX);
+        if what.as_ref().is_err_and(is_long) {
+            return Err(UNREADABLE);
+        }
+        let (tree, key) = (self.tree(owner), Key::everywhere(owner, number));
         let place = tree.below(self.me).position(|it| it == from);
         let place = place.ok_or("it is not below in that tree")?;
+        let what = match what {
+            Ok(descriptor) => Ok(Descriptor::decode(&descriptor).map_err(|_| UNREADABLE)?),
+            Err(refused) => Err(refused),
+        };
         let mut held = self.held.borrow_mut();
         // It may have been released meanwhile.
         let Some(allotted) = held.get_mut(key) else { return Ok(()) };
         match what {
-            Ok(descriptor) => {
-                let descriptor = Descriptor::decode(&descriptor).map_err(|_| UNREADABLE)?;
-                let below = allotted.below.as_mut().and_then(|it| it.get_mut(place));
-                *below.ok_or("it is not everywhere")? = Some(descriptor);
-            }
+            Ok(descriptor) => allotted.below[place] = Some(descriptor),
             // The first is told of.
             Err(_) if allotted.refused.is_some() => {}
             Err(refused) => {
