@@ -14,6 +14,8 @@
 
 use std::collections::VecDeque;
 
+use rustc_hash::FxHashMap;
+
 use crate::{
     error::Broken,
     wire::{HEADER, Header, Kind, RECORD, half, word, write_record},
@@ -27,7 +29,7 @@ pub(crate) struct Block {
     /// Position in the stream behind its last record.
     end: u64,
     asks: bool,
-    held: Option<u64>,
+    is_held: bool,
 }
 
 impl Block {
@@ -110,6 +112,8 @@ pub(crate) struct Outgoing<N> {
     window: u64,
     open: Block,
     sealed: VecDeque<Block>,
+    /// Of blocks that are held, by name: where each ends, by which it is found.
+    held: FxHashMap<u64, u64>,
     written: u64,
     posted: u64,
     consumed: u64,
@@ -125,6 +129,7 @@ impl<N> Outgoing<N> {
             window: u64::from(window),
             open: Block::default(),
             sealed: VecDeque::new(),
+            held: FxHashMap::default(),
             written: 0,
             posted: 0,
             consumed: 0,
@@ -201,36 +206,44 @@ impl<N> Outgoing<N> {
         if *used > HEADER {
             let bytes = bytes[..*used].to_vec();
             let used = std::mem::replace(used, HEADER);
-            let (asks, held) = (std::mem::take(&mut self.open.asks), self.open.held.take());
-            self.sealed.push_back(Block { bytes, used, end: self.written, asks, held });
+            let (asks, is_held) =
+                (std::mem::take(&mut self.open.asks), std::mem::take(&mut self.open.is_held));
+            self.sealed.push_back(Block { bytes, used, end: self.written, asks, is_held });
         }
     }
 
     /// The record that was written last waits, with all behind it, until this is released. Whatever was written before it was sealed.
     pub(crate) fn hold(&mut self, name: u64) {
         if self.open.used > HEADER {
-            self.open.held = Some(name);
+            self.open.is_held = true;
             self.seal_short();
+            self.held.insert(name, self.written);
         }
     }
 
     /// Lets go of what [`Outgoing::hold`] has kept.
     pub(crate) fn release(&mut self, name: u64) {
-        for block in &mut self.sealed {
-            if block.held == Some(name) {
-                block.held = None;
-            }
+        if let Some(block) = self.find_held(name) {
+            block.is_held = false;
         }
+        self.held.remove(&name);
     }
 
     /// The record that is held by this name gets another tag: it is to mean something else when it leaves.
     pub(crate) fn retag(&mut self, name: u64, retag: impl Fn(u32) -> u32) {
-        for block in self.sealed.iter_mut().filter(|block| block.held == Some(name)) {
-            // The only record of its block.
-            if let Ok(tag) = word(&block.bytes, HEADER) {
-                block.bytes[HEADER..][..4].copy_from_slice(&retag(tag).to_le_bytes());
-            }
+        // The only record of its block.
+        if let Some(block) = self.find_held(name)
+            && let Ok(tag) = word(&block.bytes, HEADER)
+        {
+            block.bytes[HEADER..][..4].copy_from_slice(&retag(tag).to_le_bytes());
         }
+    }
+
+    /// Blocks lie in the order of their ends: however many wait, finding one looks at few.
+    fn find_held(&mut self, name: u64) -> Option<&mut Block> {
+        let end = *self.held.get(&name)?;
+        let at = self.sealed.binary_search_by_key(&end, |block| block.end).ok()?;
+        self.sealed.get_mut(at)
     }
 
     /// The receiver tells at once when it has consumed the record that was written last.
@@ -254,8 +267,8 @@ impl<N> Outgoing<N> {
     /// The open block with its header, when nothing waits before it, and it is short enough to leave as a copy.
     #[inline]
     pub(crate) fn short(&mut self, max: usize, consumed: u32) -> Option<&[u8]> {
-        let Block { used, held, .. } = &self.open;
-        let is_short = (HEADER + 1..=max).contains(used) && held.is_none();
+        let Block { used, is_held, .. } = &self.open;
+        let is_short = (HEADER + 1..=max).contains(used) && !is_held;
         let may_leave = self.sealed.is_empty() && self.written <= self.consumed + self.window;
         if !(is_short && may_leave) {
             return None;
@@ -286,7 +299,7 @@ impl<N> Outgoing<N> {
         if self.sealed.is_empty() && self.flushed > self.posted && self.written <= limit {
             self.seal();
         }
-        self.sealed.front_mut().filter(|block| block.held.is_none() && block.end <= limit)
+        self.sealed.front_mut().filter(|block| !block.is_held && block.end <= limit)
     }
 
     /// The front block has left.
@@ -304,7 +317,7 @@ impl<N> Outgoing<N> {
     pub(crate) fn refuse(&mut self, block: &Block) {
         self.posted -= (block.used - HEADER) as u64;
         (self.written, self.flushed) = (self.posted, self.posted);
-        (self.open, self.sealed) = Default::default();
+        (self.open, self.sealed, self.held) = Default::default();
     }
 
     /// The receiver says how far it has come. Says whether that is news: what it has said before may arrive later, since control
@@ -354,6 +367,11 @@ impl<N> Outgoing<N> {
         self.consumed == self.written
     }
 
+    /// Where what has left ends, and what was written.
+    pub(crate) fn positions(&self) -> (u64, u64) {
+        (self.posted, self.written)
+    }
+
     /// Bytes that were written and have not left.
     pub(crate) fn waiting(&self) -> u64 {
         self.written - self.posted
@@ -376,7 +394,7 @@ impl<N> Outgoing<N> {
 
     /// The receiver is gone: whoever was to be told, the sent ones first.
     pub(crate) fn end(&mut self) -> Vec<N> {
-        (self.open, self.sealed) = Default::default();
+        (self.open, self.sealed, self.held) = Default::default();
         (self.posted, self.consumed) = (self.written, self.written);
         let notices = std::mem::take(&mut self.notices);
         notices.into_iter().flatten().map(|(_, it)| it).collect()
@@ -386,6 +404,9 @@ impl<N> Outgoing<N> {
     pub(crate) fn rest(&mut self, pool: &mut Pool) {
         self.close_empty(pool);
         give_back(&mut self.sealed, 0);
+        if self.held.is_empty() {
+            self.held.shrink_to_fit();
+        }
         self.notices.iter_mut().for_each(|notices| give_back(notices, 0));
     }
 
@@ -396,6 +417,7 @@ impl<N> Outgoing<N> {
         self.open.memory()
             + self.sealed.iter().map(Block::memory).sum::<usize>()
             + self.sealed.capacity() * size_of::<Block>()
+            + self.held.capacity() * size_of::<(u64, u64)>()
             + of_notices * size_of::<(u64, N)>()
     }
 }

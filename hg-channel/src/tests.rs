@@ -29,9 +29,10 @@ enum Move {
     Flush,
     /// The next record is held.
     Hold,
-    Release,
+    /// The first one that is held is let go, or the last one.
+    Release(bool),
     /// The same; its record means something else now.
-    ReleaseRetagged,
+    ReleaseRetagged(bool),
     /// The transport takes one block.
     Post,
     /// The same with an open block, if that is short.
@@ -58,8 +59,8 @@ fn moves() -> impl Strategy<Value = Move> {
         1 => Just(Move::SealShort),
         2 => Just(Move::Flush),
         1 => Just(Move::Hold),
-        2 => Just(Move::Release),
-        1 => Just(Move::ReleaseRetagged),
+        2 => any::<bool>().prop_map(Move::Release),
+        1 => any::<bool>().prop_map(Move::ReleaseRetagged),
         4 => Just(Move::Post),
         2 => Just(Move::PostShort),
         1 => Just(Move::CloseEmpty),
@@ -129,9 +130,10 @@ impl World {
                     self.held.push_back(u64::from(number));
                 }
             }
-            Move::Release | Move::ReleaseRetagged => {
-                if let Some(name) = self.held.pop_front() {
-                    if matches!(next, Move::ReleaseRetagged) {
+            Move::Release(is_first) | Move::ReleaseRetagged(is_first) => {
+                let name = if is_first { self.held.pop_front() } else { self.held.pop_back() };
+                if let Some(name) = name {
+                    if matches!(next, Move::ReleaseRetagged(_)) {
                         self.out.retag(name, |tag| tag | RETAGGED);
                         self.retagged.push(u32::try_from(name).unwrap());
                     }
@@ -229,9 +231,14 @@ impl World {
     fn finish(&mut self) {
         self.step(Move::Flush);
         for _ in 0..10_000 {
-            for next in
-                [Move::Release, Move::Post, Move::Deliver, Move::Consume, Move::Tell, Move::Hear]
-            {
+            for next in [
+                Move::Release(true),
+                Move::Post,
+                Move::Deliver,
+                Move::Consume,
+                Move::Tell,
+                Move::Hear,
+            ] {
                 self.step(next);
             }
             if self.consumed == self.written && !self.incoming.owes() && self.news.is_empty() {

@@ -225,6 +225,23 @@ impl<N> Port<N> {
         }
     }
 
+    /// Where the last record to this end stands in its stream.
+    #[must_use]
+    pub fn written(&self, to: u32) -> u64 {
+        self.positions(to).1
+    }
+
+    /// Whether what stands up to there has left: nobody can have heard of what has not.
+    #[must_use]
+    pub fn has_left(&self, to: u32, position: u64) -> bool {
+        self.positions(to).0 >= position
+    }
+
+    fn positions(&self, to: u32) -> (u64, u64) {
+        let at = self.of_end.get(to as usize).copied().unwrap_or(0);
+        self.links.get((at as usize).wrapping_sub(1)).map_or((0, 0), |link| link.out.positions())
+    }
+
     /// A message that says by itself who has sent it: control messages overtake the greeting of their connection.
     fn signed(&self, kind: Kind, consumed: u32) -> Message {
         let mut bytes = [0; SIGNED];
