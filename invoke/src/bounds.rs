@@ -3,9 +3,13 @@
 //! Calls are refused when they are too many. What others cause cannot be refused: broadcasts that are passed on, results, and news of what has
 //! run. Each kind has its share, so that nobody is blamed for what the others take; who is over the last ones does not keep to the rules.
 
+use hg_channel::RECORD;
+use hg_na::DESCRIPTOR_MAX;
+
 use crate::{
     buffers::UNREAD_MAX,
     held::EVERYWHERE_MAX,
+    remote::REASON_MAX,
     returned::{ANSWER_HEAD, ANSWERS_MAX},
 };
 
@@ -46,8 +50,18 @@ impl Bounds {
     }
 }
 
-/// Bytes of what is said of memory that is everywhere: where it is here, or why it is not, here or below; and that it is released.
-const SETTLED_MAX: usize = 384;
+/// Bytes of what is said of memory that is everywhere, to the one above: where it is here, and once why it is not here or below. Those below hear less of
+/// it: that it is released.
+pub(crate) const SETTLED_MAX: usize = 2 * (RECORD + SETTLED_HEAD)
+    + (LEN + DESCRIPTOR_HEAD + DESCRIPTOR_MAX)
+    + (END + KIND + LEN + 4 * REASON_MAX);
+/// Owner (4), number (8), which of both (4).
+const SETTLED_HEAD: usize = 16;
+/// Before what a plugin says of its memory.
+const DESCRIPTOR_HEAD: usize = 12;
+const LEN: usize = 8;
+const END: usize = 4;
+const KIND: usize = 4;
 /// Bytes of what is said of a barrier's failure.
 pub(crate) const WHY_MAX: usize = 256;
 /// Bytes of the barrier's messages, which are never refused: an answer to a report, the beginning of another barrier, a goodbye, and news of a

@@ -22,8 +22,8 @@ struct Broadcast {
     cost: u64,
     /// A bit for each end below, in their order, and [`OWN`].
     left: u32,
-    /// Of those below: to which its bytes are still being put.
-    putting: u32,
+    /// Of those below: where its record stands in the stream to each.
+    records: [u64; BELOW_MAX as usize],
     failed: Option<Error>,
     notify: Option<Synchronizer>,
     /// Is reached by those below as long as this is there.
@@ -80,8 +80,8 @@ impl Broadcasts {
         let of_root = self.cost.entry(name.root).or_default();
         *of_root = of_root.saturating_add(cost);
         let left = OWN | ((1 << below) - 1);
-        let (putting, failed, bytes) = (0, None, None);
-        self.of.insert(name, Broadcast { cost, left, putting, failed, notify, bytes });
+        let (records, failed, bytes) = ([0; _], None, None);
+        self.of.insert(name, Broadcast { cost, left, records, failed, notify, bytes });
         true
     }
 
@@ -108,17 +108,17 @@ impl Broadcasts {
         self.of.contains_key(&name)
     }
 
-    /// Its bytes are on their way to one of those below, who cannot have run it; or are there.
-    pub(crate) fn put(&mut self, name: Name, place: u32, is_under_way: bool) {
+    /// Its record was written to one of those below, and ends there in that stream.
+    pub(crate) fn passed(&mut self, name: Name, place: u32, position: u64) {
         if let Some(broadcast) = self.of.get_mut(&name) {
-            broadcast.putting &= !(1 << place);
-            broadcast.putting |= u32::from(is_under_way) << place;
+            broadcast.records[place as usize] = position;
         }
     }
 
-    /// Whether one of those below may say that it has run it.
-    pub(crate) fn may_have_run(&self, name: Name, place: u32) -> bool {
-        self.of.get(&name).is_some_and(|it| it.left & !it.putting & (1 << place) != 0)
+    /// Where the record to one of those below ends, who has not said that it has run it.
+    pub(crate) fn record(&self, name: Name, place: u32) -> Option<u64> {
+        let broadcast = self.of.get(&name).filter(|it| it.left & (1 << place) != 0)?;
+        broadcast.records.get(place as usize).copied()
     }
 
     /// Whether one of those who are to run it has not said so: a place among those below, or [`OWN_PLACE`].

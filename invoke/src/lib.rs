@@ -71,6 +71,37 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Memory that others allocate, and a broadcast that is put there:
+//! ```
+//! use hg_invoke::{Fabric, How, Place, Request, Synchronizer, Written, rpc};
+//!
+//! #[rpc(crate = hg_invoke)]
+//! fn look(here: &Request, written: Written) {
+//!     let memory = here.memory_of(written.locator()).expect("it was allocated here");
+//!     let mut bytes = [0; 4];
+//!     memory.read(written.range().start, &mut bytes).expect("there are so many");
+//!     assert_eq!(&bytes, b"each");
+//! }
+//!
+//! let job = hg_job::Job::connect()?;
+//! let worker = Fabric::new().register(look)?.open(&job, "sm://")?.remove(0);
+//! let done = Synchronizer::new();
+//! // At one thread, or at any of a process (`Place::any_of`, `allocate_at_node`): by one-sided puts and gets.
+//! let own = worker.allocate(100)?;
+//! let there = worker.allocate_at(Place { process: 0, thread: 0 }, 100)?;
+//! worker.put(&own, 0..100, there.locator(), 0, &done)?;
+//! // At each: written along the tree before the function runs.
+//! let everywhere = worker.allocate_everywhere(100)?;
+//! own.write(0, b"each")?;
+//! let told = How::default().when_run(&done);
+//! worker.broadcast_buffer_written(look, (), own.part(0..4), everywhere.at(50), told)?;
+//! done.wait(&worker)?;
+//! assert_eq!(worker.panicked(), 0);
+//! worker.finish()?;
+//! job.leave()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Barriers
 //! No worker may skip one that others enter: it is waited for. A thread that cannot go on drops its worker, which its panic does, or ends the job: the
 //! others' barriers then end with [`Error::Gone`].
@@ -95,6 +126,7 @@ mod held;
 mod how;
 mod memory;
 mod numa;
+mod queues;
 mod quiet;
 mod remote;
 mod returned;

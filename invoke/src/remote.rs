@@ -5,6 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use hg_na::Waiter;
 use serde::{Deserialize, Serialize};
 
 use crate::{Buffer, Error, Locator, Place};
@@ -122,14 +123,27 @@ impl Drop for Release {
 }
 
 /// What was dropped since its owner has made progress.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Dropped {
     is_any: AtomicBool,
     all: Mutex<Vec<Let>>,
+    /// The owner's, which may sleep.
+    waiter: Arc<dyn Waiter>,
 }
 
 impl Dropped {
+    pub(crate) fn new(waiter: Arc<dyn Waiter>) -> Self {
+        Self { is_any: AtomicBool::new(false), all: Mutex::default(), waiter }
+    }
+
+    /// The owner is to release it.
     pub(crate) fn add(&self, one: Let) {
+        self.put_back(one);
+        self.waiter.wake();
+    }
+
+    /// The owner could not, and tries again.
+    pub(crate) fn put_back(&self, one: Let) {
         self.all.lock().unwrap_or_else(PoisonError::into_inner).push(one);
         // The list is behind its lock; who sees this too late looks again.
         self.is_any.store(true, Ordering::Relaxed);
@@ -145,6 +159,9 @@ impl Dropped {
         std::mem::take(&mut *self.all.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
+
+/// Characters of a reason that travels.
+pub(crate) const REASON_MAX: usize = 96;
 
 /// Why a worker allocates nothing for another one. It travels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,5 +183,43 @@ impl Refusal {
             ),
             Self::None { why } => Error::Memory(format!("{at}: {why}").into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::fd::BorrowedFd, sync::atomic::AtomicU32, time::Duration};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Woken(AtomicU32);
+
+    impl Waiter for Woken {
+        fn fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn wait(&self, _timeout: Option<Duration>) -> Result<(), hg_na::Error> {
+            Ok(())
+        }
+
+        fn wake(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_handle_that_is_dropped_wakes_its_owner_and_one_that_is_disarmed_does_not() {
+        let woken = Arc::new(Woken::default());
+        let dropped = Arc::new(Dropped::new(woken.clone()));
+        let of = Let::Tell { end: 1, number: 2 };
+        let (first, second) = (Release::new(of, &dropped), Release::new(of, &dropped));
+        second.disarm();
+        assert_eq!((woken.0.load(Ordering::Relaxed), dropped.is_any()), (0, false));
+        drop(first);
+        assert_eq!((woken.0.load(Ordering::Relaxed), dropped.take()), (1, vec![of]));
+        dropped.put_back(of);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1, "it knows");
     }
 }

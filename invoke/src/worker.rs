@@ -111,6 +111,8 @@ pub struct Worker {
     run: Cell<u64>,
     panicked: Cell<u64>,
     is_inside: Cell<bool>,
+    /// It has begun to finish.
+    is_leaving: Cell<bool>,
     /// What was heard last is being read: what stands behind it waits.
     is_reading: Cell<bool>,
     /// What is to be done when the function that runs has returned, or panicked.
@@ -158,6 +160,7 @@ impl Worker {
             ends,
             bounds,
             two_blocks,
+            dropped: Arc::new(Dropped::new(port.waiter())),
             port: RefCell::new(port),
             batch: RefCell::default(),
             quiet: RefCell::new(Quiet::new(me, shape)),
@@ -169,6 +172,7 @@ impl Worker {
             run: Cell::new(0),
             panicked: Cell::new(0),
             is_inside: Cell::new(false),
+            is_leaving: Cell::new(false),
             is_reading: Cell::new(false),
             then: Cell::new(Then::Nothing),
             group: Cell::new(None),
@@ -176,7 +180,6 @@ impl Worker {
             moves: RefCell::default(),
             unread: RefCell::default(),
             held: RefCell::new(Held::new(common.settings.remote_max, Arc::clone(&common.allotted))),
-            dropped: Arc::default(),
             unmoved: Cell::new(0),
             stalled: RefCell::default(),
             broadcasts: RefCell::new(Broadcasts::new(bounds.broadcasts)),
@@ -321,7 +324,8 @@ impl Worker {
     /// was told; or those who are to do so are gone. Who still waits for calls of others, or for results, does so before ([`Worker::quiesce`]).
     ///
     /// Broadcasts of others that this worker has passed on are waited for likewise, since their roots hear by it alone what has run behind it. Those that
-    /// come after this began are not: to their roots it is as if this worker had left before.
+    /// come after this began are not: to their roots it is as if this worker had left before. They run here meanwhile, and those whose bytes are put
+    /// ([`Worker::broadcast_buffer_written`]) go no further: their roots are told [`Error::Gone`] and the number of this process at once.
     ///
     /// So it waits for those who are to run, or to read, what was called, and these have to make progress meanwhile. Workers that one thread finishes
     /// in turn may wait for one another for ever: each is finished in a thread of its own, or by [`Worker::finish_within`]. A barrier before that is not
@@ -357,6 +361,7 @@ impl Worker {
 
     /// Makes progress until everything that was called has left, or it is `over`; says which.
     fn leave_or(&self, is_over: impl Fn() -> bool) -> Result<bool, Error> {
+        self.is_leaving.set(true);
         // Of these others wait to be told; a root that never stops does not keep this worker.
         let of_others = self.broadcasts.borrow().of_others(self.me);
         self.wait_until(|| {
@@ -423,6 +428,7 @@ impl Worker {
                 let slept = self.port.borrow_mut().sleep(Some(SLEEP_MAX));
                 slept.map_err(|error| Error::Setup(error.to_string()))?;
                 self.now.set(Instant::now());
+                self.release_dropped();
             }
         }
     }

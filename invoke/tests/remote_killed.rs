@@ -1,4 +1,5 @@
-//! Real processes, one of which is killed: what the others have allocated for it is released, and what they have for one another is not.
+//! Real processes, one of which is killed in the middle of broadcasts that are put into memory of all, its own and another's: what the others have allocated
+//! for it is released, and what they have for one another is not.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 #![expect(clippy::print_stdout, reason = "a process tells its parent")]
@@ -11,17 +12,32 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-use hg_invoke::{Error, Fabric, Group, Place, Request, Synchronizer, Worker, rpc};
+use hg_invoke::{
+    Error, Everywhere, Fabric, Group, How, Place, Request, Synchronizer, Worker, Written, rpc,
+};
 use watchdog::Watchdog;
 
 const PROCESSES: u32 = 3;
 const DEAD: u32 = 1;
 const PAGE: u64 = 4096;
+/// Bytes of memory that is everywhere.
+const EACH: u64 = 16 * PAGE;
 
 /// Bytes that were allocated here for others.
 #[rpc(crate = hg_invoke)]
 fn allotted(here: &Request) -> u64 {
     here.allotted()
+}
+
+#[rpc(crate = hg_invoke)]
+fn look(_written: Written) {}
+
+/// Once, and waits until it has run everywhere.
+fn broadcast(worker: &Worker, everywhere: &Everywhere) -> Result<(), Error> {
+    let (part, ran) = (everywhere.own().part(0..EACH), Synchronizer::new());
+    let how = How::default().when_run(&ran);
+    let begun = worker.broadcast_buffer_written(look, (), part, everywhere.at(0), how);
+    begun.map_err(|refused| refused.error).and_then(|()| ran.wait(worker))
 }
 
 /// A process among others, whose parent tells each what all have said.
@@ -56,7 +72,7 @@ fn process() {
     let Ok(words) = std::env::var("HG_INVOKE_REMOTE") else { return };
     let (rank, url) = words.split_once(' ').unwrap();
     let rank: u32 = rank.parse().unwrap();
-    let fabric = Fabric::new().services(1).register(allotted).unwrap();
+    let fabric = Fabric::new().services(1).register(allotted).unwrap().register(look).unwrap();
     let worker = fabric.open(&Piped(rank), url).unwrap().remove(0);
     let at = |process, thread| Place { process, thread };
     // Each at each worker; the one that is killed at all service threads, and everywhere, too.
@@ -65,20 +81,31 @@ fn process() {
         .filter(|_| rank == DEAD)
         .map(|it| worker.allocate_at(Place::any_of(it), 1).unwrap())
         .collect();
-    let everywhere = (rank == DEAD).then(|| worker.allocate_everywhere(1).unwrap());
+    let everywhere = (rank != 2).then(|| worker.allocate_everywhere(EACH).unwrap());
     worker.quiesce().unwrap();
-    assert_eq!(worker.allotted(), 4 * PAGE);
-    wait_for(&worker, at(rank, 1), 2 * PAGE);
+    assert_eq!(worker.allotted(), 3 * PAGE + 2 * EACH);
+    wait_for(&worker, at(rank, 1), PAGE + 2 * EACH);
     worker.quiesce().unwrap();
+    if let Some(everywhere) = &everywhere {
+        (0..9).for_each(|_| broadcast(&worker, everywhere).unwrap());
+    }
     println!("\nready");
     // The dead one dies here.
-    let left = u64::from(PROCESSES - 1) * PAGE;
+    if let Some(everywhere) = &everywhere {
+        let ended = loop {
+            if let Err(error) = broadcast(&worker, everywhere) {
+                break error;
+            }
+        };
+        assert!(matches!(ended, Error::Gone { process: DEAD, .. }), "{ended}");
+    }
+    let left = u64::from(PROCESSES - 1) * PAGE + EACH;
     while worker.allotted() != left {
         worker.progress().unwrap();
     }
     for process in [rank, 2 - rank] {
         wait_for(&worker, at(process, 0), left);
-        wait_for(&worker, at(process, 1), 0);
+        wait_for(&worker, at(process, 1), EACH);
     }
     let (own, there, dead) =
         (worker.allocate(1).unwrap(), Synchronizer::new(), Synchronizer::new());

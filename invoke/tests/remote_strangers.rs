@@ -50,9 +50,12 @@ fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
     bytes
 }
 
+#[rpc(crate = hg_invoke)]
+fn hear(_bytes: &[u8]) {}
+
 /// In their order.
 fn functions() -> Vec<u64> {
-    let mut all = vec![square::wire_id().0, see::wire_id().0];
+    let mut all = vec![square::wire_id().0, see::wire_id().0, hear::wire_id().0];
     all.sort_unstable();
     all
 }
@@ -152,6 +155,7 @@ fn beside(
         let meeting = &meeting;
         scope.spawn(move || stranger(Stranger::new(url, threads, meeting)));
         let fabric = Fabric::new().register(square).unwrap().register(see).unwrap();
+        let fabric = fabric.register(hear).unwrap();
         work(fabric.threads(threads).open(&Process(0, 2, meeting), url).unwrap());
     });
 }
@@ -247,6 +251,9 @@ fn numbers_of_one_kind_are_not_those_of_the_other() {
         let (is_done, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
         let speaks = |mut stranger: Stranger| {
             let settle = |name: u64, number: u64| encoded(&(2_u32, name, number, 100_u64));
+            // What is there no more, as far as they know.
+            stranger.say(0, RELEASE, &encoded(&77_u64));
+            stranger.say(0, LET_GO, &encoded(&(2_u32, 77_u64)));
             stranger.say(first, RESERVE | ANSWERED, &reservation(9));
             stranger.hear(ANSWER);
             stranger.say(0, BROADCAST | SETTLE, &settle(1, 9));
@@ -334,6 +341,36 @@ fn whoever_has_run_what_is_still_being_written_is_gone() {
         }
         let (part, how) = (everywhere.own().part(0..LEN as u64), How::default().when_run(&ran));
         worker.broadcast_buffer_written(see, (1,), part, everywhere.at(0), how).unwrap();
+        let ended = ran.wait(&worker);
+        let Err(Error::Gone { process: 1, why }) = &ended else { panic!("{ended:?}") };
+        assert!(why.contains("has run what it was not told"), "{why}");
+        is_over.store(true, Ordering::SeqCst);
+    });
+}
+
+/// Otherwise it would take nothing, and have others make ever more wait for it.
+#[test]
+fn whoever_has_run_what_has_not_left_for_it_is_gone() {
+    const COUNT: u64 = 100;
+    let (have_begun, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let speaks = |mut stranger: Stranger| {
+        wait_for(&have_begun);
+        stranger.say(0, RAN, &encoded(&(0_u32, COUNT, [0_u8; 4])));
+        // It consumes nothing.
+        while !is_over.load(Ordering::SeqCst) {
+            let mut batch = Batch::default();
+            stranger.port.advance(Instant::now(), &mut batch).unwrap();
+            while stranger.port.next(&mut batch).is_some() {}
+        }
+    };
+    beside("sm://", 1, speaks, |mut workers| {
+        let (worker, ran) = (workers.remove(0), Synchronizer::new());
+        // Longer than a window, all together.
+        for _ in 0..COUNT {
+            let how = How::default().when_run(&ran);
+            worker.broadcast_with(hear, (&[7; 8 << 10],), how).unwrap();
+        }
+        have_begun.store(true, Ordering::SeqCst);
         let ended = ran.wait(&worker);
         let Err(Error::Gone { process: 1, why }) = &ended else { panic!("{ended:?}") };
         assert!(why.contains("has run what it was not told"), "{why}");

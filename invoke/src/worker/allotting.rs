@@ -18,7 +18,7 @@ use crate::{
     Buffer, Error, Failed, Locator, Place, Remote, Request,
     held::{Allotted, Charge, Key},
     how::ANY,
-    remote::{Let, Refusal, Release},
+    remote::{Let, REASON_MAX, Refusal, Release},
 };
 
 /// Allocates for its caller.
@@ -130,8 +130,9 @@ impl Worker {
         bytes: u64,
     ) -> Result<(Buffer, Charge), Refusal> {
         let charge = self.held.borrow_mut().charge(owner, bytes)?;
-        let none =
-            |error: Error| Refusal::None { why: error.to_string().chars().take(WHY_MAX).collect() };
+        let none = |error: Error| Refusal::None {
+            why: error.to_string().chars().take(REASON_MAX).collect(),
+        };
         let bytes = usize::try_from(bytes).map_err(|error| none(Error::of_memory(error)))?;
         let got = match node.or(self.node.as_ref().map(|it| it.number)) {
             Some(node) => self.allocate_on(node, bytes),
@@ -165,7 +166,7 @@ impl Worker {
                 }
                 (Err(ChannelError::Gone { .. }), Some(key)) => self.release(key, None),
                 // It is tried again.
-                (Err(_), _) => self.dropped.add(one),
+                (Err(_), _) => self.dropped.put_back(one),
             }
         }
     }
@@ -248,6 +249,3 @@ impl Worker {
         lost.into_iter().for_each(|key| self.release(key, None));
     }
 }
-
-/// Characters of a reason that travels.
-pub(super) const WHY_MAX: usize = 96;

@@ -127,7 +127,7 @@ impl Worker {
     pub(super) fn pass_on(&self, name: Name, tag: u32, group: Option<u32>, bytes: &[u8]) {
         for (end, place) in self.tree(name.root).below(self.me).zip(0..) {
             match self.pass(end, tag, group, bytes) {
-                Ok(()) => self.port.borrow_mut().keep(end),
+                Ok(()) => self.passed(name, end, place),
                 Err(gone @ Error::Gone { .. }) => self.end_broadcast(name, place, Some(gone)),
                 Err(other) => {
                     let (process, why) = (self.place_of(end).process, other.to_string().into());
@@ -135,6 +135,13 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// The record was written. That this one is gone is to be heard of until it says that it has run.
+    pub(super) fn passed(&self, name: Name, end: u32, place: u32) {
+        let mut port = self.port.borrow_mut();
+        port.keep(end);
+        self.broadcasts.borrow_mut().passed(name, place, port.written(end));
     }
 
     /// There is always room: how much is under way is bounded for each root.
@@ -228,7 +235,11 @@ impl Worker {
             Some(_) => return Err("no process has that number"),
         };
         let place = self.tree(name.root).below(self.me).zip(0..).find(|it| it.0 == from);
-        let place = place.filter(|it| self.broadcasts.borrow().may_have_run(name, it.1));
+        // Nobody has run what has not left: it would have others make more and more wait for it.
+        let place = place.filter(|it| {
+            let record = self.broadcasts.borrow().record(name, it.1);
+            record.is_some_and(|position| self.port.borrow().has_left(from, position))
+        });
         let (_, place) = place.ok_or("it has run what it was not told")?;
         self.port.borrow_mut().let_go(from);
         self.end_broadcast(name, place, failed);

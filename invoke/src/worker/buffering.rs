@@ -107,13 +107,13 @@ impl Worker {
             ));
         }
         let region = from.buffer.region();
-        let pieces = self.pieces(true, region, &from.range, &descriptor, into.offset)?;
-        self.wait_for_moves(to, &pieces, how.room == Room::Wait)?;
+        let slices = self.slices(true, region, &from.range, &descriptor, into.offset)?;
+        self.wait_for_moves(to, how.room == Room::Wait)?;
         let number = self.moves.borrow_mut().number();
         let told = Told::new(how);
         let head = Head::default().held(number);
         self.write::<F>(self.place_of(end), wire, told.of_call(how), head)?;
-        self.start(number, end, pieces, After::Release(told.of_bytes(how)));
+        self.start(number, end, slices, After::Release(told.of_bytes(how)));
         Ok(())
     }
 

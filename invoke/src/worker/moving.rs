@@ -7,35 +7,42 @@ use hg_na::{Descriptor, Error as NaError, LocalSlice, Memory, Region, RemoteSlic
 use rustc_hash::FxHashMap;
 
 use super::{Worker, reading::Reading, running::withdrawn};
-use crate::{Buffer, Error, Locator, Place, Synchronizer, broadcasts::Name, held::Charge};
+use crate::{
+    Buffer, Error, Locator, Place, Synchronizer,
+    broadcasts::Name,
+    held::Charge,
+    queues::{Offered, Queues},
+};
 
-/// The transfers of a worker that have not ended. Each is of pieces that the transport takes.
+/// The transfers of a worker that have not ended. Each is cut into pieces that the transport takes, when it takes them.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     last: u64,
-    /// Pieces that the transport has not taken yet.
-    waiting: VecDeque<Piece>,
-    /// Those that it has: of which transfer each is.
+    /// What the transport has not taken yet.
+    waiting: Queues<Waiting>,
+    /// How many of those this worker has been asked for. Of others there are as many as broadcasts are under way, and buffers being read.
+    asked_for: usize,
+    /// Pieces that the transport has: of which transfer each is.
     under_way: FxHashMap<u64, u64>,
     transfers: FxHashMap<u64, Transfer>,
     /// What receivers have read, or failed to: functions run with it when progress is made.
     pub(super) read: VecDeque<(Box<Reading>, Option<Error>)>,
 }
 
+/// A transfer, of which so many bytes were taken.
 #[derive(Debug)]
-struct Piece {
+struct Waiting {
     transfer: u64,
-    end: u32,
-    is_put: bool,
-    local: LocalSlice,
-    remote: RemoteSlice,
+    is_asked_for: bool,
+    slices: Slices,
+    taken: u64,
 }
 
 #[derive(Debug)]
 struct Transfer {
     end: u32,
     /// Pieces that have not ended.
-    left: usize,
+    left: u64,
     failed: Option<Error>,
     then: After,
 }
@@ -54,11 +61,29 @@ pub(super) enum After {
     Run(Box<Reading>),
 }
 
-/// What is moved where.
+impl After {
+    /// Whether a caller wants it, who may be refused. Broadcasts, and buffers that are read for functions, are bounded themselves.
+    fn is_asked_for(&self) -> bool {
+        matches!(self, Self::Tell(_) | Self::Release(_))
+    }
+}
+
+/// What is moved where: as many bytes here as there.
 #[derive(Debug)]
-pub(super) struct Pieces {
-    of: Vec<(LocalSlice, RemoteSlice)>,
+pub(super) struct Slices {
     is_put: bool,
+    local: LocalSlice,
+    remote: RemoteSlice,
+}
+
+impl Slices {
+    /// A part of both.
+    fn part(&self, at: u64, len: u64) -> Result<(LocalSlice, RemoteSlice), NaError> {
+        let region = Region::new(Arc::clone(self.local.region()));
+        let local = region.slice(self.local.offset() + at, len)?;
+        let remote = self.remote.descriptor().slice(self.remote.offset() + at, len)?;
+        Ok((local, remote))
+    }
 }
 
 impl Moves {
@@ -68,8 +93,8 @@ impl Moves {
         self.last
     }
 
-    fn has_room(&self, pieces: &Pieces) -> bool {
-        pieces.of.len() <= MOVES_MAX.saturating_sub(self.waiting.len())
+    fn has_room(&self) -> bool {
+        self.asked_for < MOVES_MAX
     }
 
     /// A piece has ended; the transfer, if it was the last one.
@@ -82,9 +107,9 @@ impl Moves {
         if transfer.left > 0 { None } else { self.transfers.remove(&number) }
     }
 
-    /// Whether somebody waits for the end of a transfer.
+    /// Whether somebody waits for the end of a transfer, other than of a broadcast.
     pub(super) fn tells(&self) -> bool {
-        self.transfers.values().any(|it| !matches!(it.then, After::Run(_)))
+        self.transfers.values().any(|it| it.then.is_asked_for())
     }
 
     /// Whoever waits, when nothing will come any more.
@@ -170,53 +195,36 @@ impl Worker {
         done: &Synchronizer,
     ) -> Result<(), Error> {
         let end = self.end_of(locator.place())?;
-        let pieces = self.pieces(is_put, buffer.region(), range, &locator.descriptor()?, offset)?;
-        if !self.moves.borrow().has_room(&pieces) {
+        let slices = self.slices(is_put, buffer.region(), range, &locator.descriptor()?, offset)?;
+        if !self.moves.borrow().has_room() {
             return Err(Error::Full(locator.place()));
         }
-        if !pieces.of.is_empty() {
+        if !slices.local.is_empty() {
             done.expect_one();
             let number = self.moves.borrow_mut().number();
-            self.start(number, end, pieces, After::Tell(done.clone()));
+            self.start(number, end, slices, After::Tell(done.clone()));
         }
         Ok(())
     }
 
-    /// Cuts what is to be moved into what the transport takes.
-    pub(super) fn pieces(
+    /// What is to be moved, if there is so much on both sides.
+    pub(super) fn slices(
         &self,
         is_put: bool,
         region: &Region,
         range: &Range<u64>,
         descriptor: &Descriptor,
         offset: u64,
-    ) -> Result<Pieces, Error> {
+    ) -> Result<Slices, Error> {
         let len = range.end.saturating_sub(range.start);
-        region.slice(range.start, len).map_err(Error::of_memory)?;
-        descriptor.slice(offset, len).map_err(Error::of_memory)?;
-        let piece_max = self.common.domain.caps().max_transfer.max(1);
-        if len.div_ceil(piece_max) > MOVES_MAX as u64 {
-            return Err(Error::Memory("it is longer than 1,024 transfers of the transport".into()));
-        }
-        let (mut of, mut at) = (Vec::new(), 0);
-        while at < len {
-            let piece = piece_max.min(len - at);
-            let local = region.slice(range.start + at, piece).map_err(Error::of_memory)?;
-            let remote = descriptor.slice(offset + at, piece).map_err(Error::of_memory)?;
-            of.push((local, remote));
-            at += piece;
-        }
-        Ok(Pieces { of, is_put })
+        let local = region.slice(range.start, len).map_err(Error::of_memory)?;
+        let remote = descriptor.slice(offset, len).map_err(Error::of_memory)?;
+        Ok(Slices { is_put, local, remote })
     }
 
-    /// Whether so many pieces may wait for the transport; or waits for that.
-    pub(super) fn wait_for_moves(
-        &self,
-        to: Place,
-        pieces: &Pieces,
-        may_wait: bool,
-    ) -> Result<(), Error> {
-        let has_room = || self.moves.borrow().has_room(pieces).then_some(Ok(()));
+    /// Whether another transfer may wait for the transport; or waits for that.
+    pub(super) fn wait_for_moves(&self, to: Place, may_wait: bool) -> Result<(), Error> {
+        let has_room = || self.moves.borrow().has_room().then_some(Ok(()));
         match has_room() {
             Some(room) => room,
             None if may_wait => self.wait_until(has_room),
@@ -225,24 +233,23 @@ impl Worker {
     }
 
     /// A transfer begins, whose number nothing else has.
-    pub(super) fn start(&self, number: u64, end: u32, pieces: Pieces, then: After) {
-        let Pieces { of, is_put } = pieces;
-        let transfer = Transfer { end, left: of.len(), failed: None, then };
-        if of.is_empty() {
+    pub(super) fn start(&self, number: u64, end: u32, slices: Slices, then: After) {
+        let left = slices.local.len().div_ceil(self.piece_max());
+        let is_asked_for = then.is_asked_for();
+        let transfer = Transfer { end, left, failed: None, then };
+        if left == 0 {
             return self.end_transfer(number, transfer);
         }
         let mut moves = self.moves.borrow_mut();
         moves.transfers.insert(number, transfer);
-        let pieces = of.into_iter().map(|(local, remote)| Piece {
-            transfer: number,
-            end,
-            is_put,
-            local,
-            remote,
-        });
-        moves.waiting.extend(pieces);
+        moves.asked_for += usize::from(is_asked_for);
+        moves.waiting.push(end, Waiting { transfer: number, is_asked_for, slices, taken: 0 });
         drop(moves);
-        self.post_moves();
+        self.post_moves(Some(end));
+    }
+
+    fn piece_max(&self) -> u64 {
+        self.common.domain.caps().max_transfer.max(1)
     }
 
     /// Whether anything waits for the transport, or was read meanwhile.
@@ -254,39 +261,52 @@ impl Worker {
 
     /// Goes on with it. Whether anything ran.
     pub(super) fn move_on(&self) -> bool {
-        self.post_moves();
+        self.post_moves(None);
         self.run_what_was_read()
     }
 
-    /// Gives the transport what it takes. One that it does not take holds up no other.
-    pub(super) fn post_moves(&self) {
-        let count = self.moves.borrow().waiting.len();
-        for _ in 0..count {
-            let mut moves = self.moves.borrow_mut();
-            let Some(next) = moves.waiting.pop_front() else { return };
-            let token = moves.number();
-            let (local, remote) = (next.local.clone(), next.remote.clone());
-            let mut port = self.port.borrow_mut();
-            let posted = if next.is_put {
-                port.put(next.end, token, local, remote)
-            } else {
-                port.get(next.end, token, local, remote)
-            };
+    /// Gives the transport what it takes, for one end or for all.
+    fn post_moves(&self, end: Option<u32>) {
+        let piece_max = self.piece_max();
+        let mut failed = Vec::new();
+        let mut moves = self.moves.borrow_mut();
+        let mut port = self.port.borrow_mut();
+        let Moves { last, waiting, asked_for, under_way, .. } = &mut *moves;
+        let take = |end: u32, next: &mut Waiting| {
+            let Slices { is_put, local, .. } = &next.slices;
+            let len = piece_max.min(local.len() - next.taken);
+            *last += 1;
+            let part = next.slices.part(next.taken, len).map_err(ChannelError::Transport);
+            let posted = part.and_then(|(local, remote)| match is_put {
+                true => port.put(end, *last, local, remote),
+                false => port.get(end, *last, local, remote),
+            });
             match posted {
                 Ok(()) => {
-                    port.keep(next.end);
-                    moves.under_way.insert(token, next.transfer);
+                    port.keep(end);
+                    under_way.insert(*last, next.transfer);
                 }
-                Err(ChannelError::Full(_)) => moves.waiting.push_back(next),
-                Err(error) => {
-                    drop((port, moves));
-                    let error = match error {
-                        ChannelError::Transport(error) => self.error_of_move(next.end, error),
-                        other => self.error_of(self.place_of(next.end), other),
-                    };
-                    self.end_piece(next.transfer, Some(error));
-                }
+                Err(ChannelError::Full(_)) => return Offered::Refused,
+                Err(error) => failed.push((next.transfer, end, error)),
             }
+            next.taken += len;
+            if next.taken < local.len() {
+                return Offered::Part;
+            }
+            *asked_for -= usize::from(next.is_asked_for);
+            Offered::Taken
+        };
+        match end {
+            Some(end) => waiting.offer(end, take),
+            None => waiting.offer_all(take),
+        }
+        drop((moves, port));
+        for (transfer, end, error) in failed {
+            let error = match error {
+                ChannelError::Transport(error) => self.error_of_move(end, error),
+                other => self.error_of(self.place_of(end), other),
+            };
+            self.end_piece(transfer, Some(error));
         }
     }
 
@@ -337,5 +357,5 @@ impl Worker {
     }
 }
 
-/// Puts and gets that wait until the transport takes them.
+/// Puts and gets that callers have waiting until the transport takes them.
 const MOVES_MAX: usize = 1024;

@@ -33,6 +33,7 @@ use crate::{
     broadcasts::{Name, OWN_PLACE},
     held::Key,
     memory::Spot,
+    tree::BELOW_MAX,
 };
 
 /// Where the bytes of a broadcast are put.
@@ -51,11 +52,6 @@ impl Target {
     fn take(bytes: &mut &[u8]) -> Result<Self, Malformed> {
         let (number, offset) = (take_u64(bytes)?, take_u64(bytes)?);
         Ok(Self { number, offset, len: take_u64(bytes)? })
-    }
-
-    /// What they count as in the limit of broadcasts: no worker keeps them, but pieces of the transfer wait.
-    fn cost(self) -> usize {
-        usize::try_from(self.len / 1024).unwrap_or(usize::MAX)
     }
 }
 
@@ -111,14 +107,14 @@ impl Worker {
             self.encode_broadcast::<F>(wire, how, (WRITTEN, &into.encode()))?;
         let last = codec::Default::size(own).map_err(Error::Unencodable)?;
         bytes.truncate(bytes.len() - last);
-        let cost = bytes.len().saturating_add(into.cost());
+        let cost = bytes.len().saturating_add(PUTS);
         self.wait_for_broadcasts(cost, how.room)?;
         let (group, name) = (self.group_of(how)?, Name { root: self.me, number });
         let (region, there) = (from.buffer.region(), spot.of.own.region().descriptor());
         let is_there = region.descriptor() == there && from.range.start == into.offset;
         let len = if is_there { 0 } else { into.len };
         let range = from.range.start..from.range.start + len;
-        let pieces = self.pieces(true, region, &range, &there, into.offset)?;
+        let slices = self.slices(true, region, &range, &there, into.offset)?;
         // To itself first: what is too long for one is too long for all.
         let held = self.hold(self.me, tag, &bytes)?;
         self.count_called(group);
@@ -132,13 +128,13 @@ impl Worker {
         broadcasts.lend(name, lent);
         drop(broadcasts);
         let then = After::PassOn { name, place: OWN_PLACE, _charge: None };
-        self.start(held, self.me, pieces, then);
+        self.start(held, self.me, slices, then);
         self.put_on(name, tag, group, &bytes, into, (region, from.range.start));
         self.tell_due();
         Ok(())
     }
 
-    /// To those below.
+    /// To those below. Whoever leaves passes on no broadcasts of others: it would have to wait for each until the bytes are there.
     fn put_on(
         &self,
         name: Name,
@@ -148,24 +144,28 @@ impl Worker {
         into: Target,
         (region, start): Source<'_>,
     ) {
+        let is_own = name.root == self.me;
         let key = Key::everywhere(name.root, into.number);
         for (end, place) in self.tree(name.root).below(self.me).zip(0..) {
+            if self.is_leaving.get() && !is_own {
+                let (process, why) = (self.place().process, "it leaves".into());
+                self.end_broadcast(name, place, Some(Error::Gone { process, why }));
+                continue;
+            }
             let there = self.held.borrow().below(key, place);
             let there = there.ok_or_else(|| Error::of_memory("it has no memory for a broadcast"));
             let held = there.and_then(|there| {
                 let range = start..start + into.len;
-                let pieces = self.pieces(true, region, &range, &there, into.offset)?;
-                Ok((self.hold(end, tag, record)?, pieces))
+                let slices = self.slices(true, region, &range, &there, into.offset)?;
+                Ok((self.hold(end, tag, record)?, slices))
             });
             match held {
-                Ok((number, pieces)) => {
+                Ok((number, slices)) => {
                     self.count_made(group);
-                    self.port.borrow_mut().keep(end);
-                    self.broadcasts.borrow_mut().put(name, place, true);
+                    self.passed(name, end, place);
                     // A root's own is its own matter.
-                    let is_own = name.root == self.me;
                     let _charge = if is_own { None } else { self.held.borrow().charge_of(key) };
-                    self.start(number, end, pieces, After::PassOn { name, place, _charge });
+                    self.start(number, end, slices, After::PassOn { name, place, _charge });
                 }
                 Err(error) => self.end_broadcast(name, place, Some(self.gone_by(end, error))),
             }
@@ -193,9 +193,6 @@ impl Worker {
         (name, place): (Name, u32),
         failed: Option<Error>,
     ) {
-        if place != OWN_PLACE {
-            self.broadcasts.borrow_mut().put(name, place, false);
-        }
         let mut port = self.port.borrow_mut();
         if failed.is_some() {
             port.retag(end, number, withdrawn);
@@ -234,7 +231,7 @@ impl Worker {
         let into = Target::take(&mut bytes)?;
         let number = tag & !(BROADCAST | WRITTEN | GROUP);
         let run = self.common.functions.run_and_pass_on(number).ok_or(UNKNOWN)?;
-        let is_own = self.join_broadcast(from, name, record.len().saturating_add(into.cost()))?;
+        let is_own = self.join_broadcast(from, name, record.len().saturating_add(PUTS))?;
         let key = Key::everywhere(name.root, into.number);
         let own = self.held.borrow().get(key).and_then(|it| it.buffer.clone());
         // Who has none has said so.
@@ -265,3 +262,6 @@ impl Worker {
         ran.map_err(|_| UNREADABLE)
     }
 }
+
+/// What the puts of one to those below count as in the limit of broadcasts, since they may wait for the transport.
+const PUTS: usize = BELOW_MAX as usize * 128;

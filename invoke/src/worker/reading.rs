@@ -141,18 +141,18 @@ impl Worker {
         }
         let memory = self.memory_for(bytes, source.len);
         let args = bytes.len();
-        let pieces = memory.and_then(|memory| {
+        let slices = memory.and_then(|memory| {
             let range = args as u64..args as u64 + source.len;
-            let pieces = self.pieces(false, &memory, &range, &source.descriptor, source.offset)?;
-            Ok((memory, pieces))
+            let slices = self.slices(false, &memory, &range, &source.descriptor, source.offset)?;
+            Ok((memory, slices))
         });
         let reading = Reading { from, number, group, of, memory: None, args };
         self.is_reading.set(true);
-        match pieces {
-            Ok((memory, pieces)) => {
+        match slices {
+            Ok((memory, slices)) => {
                 let reading = Reading { memory: Some(memory), ..reading };
                 let number = self.moves.borrow_mut().number();
-                self.start(number, from, pieces, After::Run(reading.into()));
+                self.start(number, from, slices, After::Run(reading.into()));
             }
             Err(error) => self.moves.borrow_mut().read.push_back((reading.into(), Some(error))),
         }

@@ -14,13 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Then, Worker,
-    allotting::WHY_MAX,
     running::{Malformed, SETTLED, UNREADABLE},
 };
 use crate::{
     Error, Everywhere, How, Request, Room, Synchronizer,
     held::{EVERYWHERE_MAX, Key},
-    remote::{Let, Refusal, Release},
+    remote::{Let, REASON_MAX, Refusal, Release},
 };
 
 /// Allocates for the root of the broadcast that it is.
@@ -72,19 +71,16 @@ impl Worker {
         ran.wait(self)?;
         let held = self.held.borrow();
         let allotted = held.get(key).ok_or_else(|| Error::of_memory("it was released"))?;
-        let silent = allotted.below.iter().position(Option::is_none);
-        let silent = silent.and_then(|it| self.tree(self.me).below(self.me).nth(it));
-        match (&allotted.buffer, allotted.refused.clone()) {
-            (_, Some((end, refusal))) => Err(refusal.at(self.place_of(end), bytes)),
-            _ if let Some(end) = silent => {
-                let why = format!("{} has not said where it is", self.place_of(end));
-                Err(Error::of_memory(why))
-            }
-            (None, None) => Err(Error::of_memory("it was not allocated")),
-            (Some(own), None) => {
-                Ok(Everywhere { number: key.number, own: own.clone(), _release: release })
-            }
+        if let Some((end, refusal)) = allotted.refused.clone() {
+            return Err(refusal.at(self.place_of(end), bytes));
         }
+        let silent = allotted.below.iter().position(Option::is_none);
+        if let Some(end) = silent.and_then(|it| self.tree(self.me).below(self.me).nth(it)) {
+            let why = format!("{} has not said where it is", self.place_of(end));
+            return Err(Error::of_memory(why));
+        }
+        let own = allotted.buffer.clone().ok_or_else(|| Error::of_memory("it was released"))?;
+        Ok(Everywhere { number: key.number, own, _release: release })
     }
 
     fn settle(&self, number: u64, bytes: u64) {
@@ -147,8 +143,7 @@ impl Worker {
         if !is_end(owner) || what.as_ref().is_err_and(|it| !is_end(it.0)) {
             return Err("memory of nobody");
         }
-        let is_long =
-            |it: &(u32, Refusal)| matches!(&it.1, Refusal::None { why } if why.len() > 4 * WHY_MAX);
+        let is_long = |it: &(u32, Refusal)| matches!(&it.1, Refusal::None { why } if why.len() > 4 * REASON_MAX);
         if what.as_ref().is_err_and(is_long) {
             return Err(UNREADABLE);
         }
@@ -175,5 +170,25 @@ impl Worker {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hg_channel::RECORD;
+    use hg_na::{DESCRIPTOR_MAX, Rights};
+
+    use super::*;
+    use crate::bounds::SETTLED_MAX;
+
+    #[test]
+    fn what_is_said_of_an_allocation_has_its_share() {
+        let size = |what| {
+            RECORD + codec::Default::size(&Settled { owner: 0, number: 0, what }).unwrap_or(0)
+        };
+        let there = Descriptor::new(1, Rights::all(), &[0; DESCRIPTOR_MAX]).encode();
+        let why = "\u{10ffff}".repeat(REASON_MAX);
+        let all = size(Ok(there)) + size(Err((0, Refusal::None { why })));
+        assert_eq!(all, SETTLED_MAX);
     }
 }
