@@ -22,7 +22,7 @@ struct Broadcast {
     cost: u64,
     /// A bit for each end below, in their order, and [`OWN`].
     left: u32,
-    /// Of those below: where its record stands in the stream to each.
+    /// Of those below: where its record stands in the stream to each; beyond all that is ever written as long as it is not passed on.
     records: [u64; BELOW_MAX as usize],
     failed: Option<Error>,
     notify: Option<Synchronizer>,
@@ -80,7 +80,7 @@ impl Broadcasts {
         let of_root = self.cost.entry(name.root).or_default();
         *of_root = of_root.saturating_add(cost);
         let left = OWN | ((1 << below) - 1);
-        let (records, failed, bytes) = ([0; _], None, None);
+        let (records, failed, bytes) = ([u64::MAX; _], None, None);
         self.of.insert(name, Broadcast { cost, left, records, failed, notify, bytes });
         true
     }
@@ -167,3 +167,19 @@ pub(crate) const OWN_PLACE: u32 = BELOW_MAX;
 const OWN: u32 = 1 << OWN_PLACE;
 /// Bytes that each is counted as, beside its arguments.
 const OVERHEAD: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_has_run_what_was_not_passed_on() {
+        let (name, mut broadcasts) = (Name { root: 1, number: 1 }, Broadcasts::new(1000));
+        assert!(broadcasts.begin(name, 10, 2, None));
+        assert_eq!(broadcasts.record(name, 0), Some(u64::MAX), "it never leaves there");
+        broadcasts.passed(name, 1, 70);
+        assert_eq!([0, 1].map(|place| broadcasts.record(name, place)), [Some(u64::MAX), Some(70)]);
+        assert!(broadcasts.end(name, 1, None).is_none());
+        assert_eq!(broadcasts.record(name, 1), None, "it has run there");
+    }
+}

@@ -113,6 +113,8 @@ pub struct Worker {
     is_inside: Cell<bool>,
     /// It has begun to finish.
     is_leaving: Cell<bool>,
+    /// Roots of which it has passed on a broadcast no more since: nor does it what follows, which would run before its bytes are there.
+    cut_off: RefCell<Vec<u32>>,
     /// What was heard last is being read: what stands behind it waits.
     is_reading: Cell<bool>,
     /// What is to be done when the function that runs has returned, or panicked.
@@ -173,6 +175,7 @@ impl Worker {
             panicked: Cell::new(0),
             is_inside: Cell::new(false),
             is_leaving: Cell::new(false),
+            cut_off: RefCell::default(),
             is_reading: Cell::new(false),
             then: Cell::new(Then::Nothing),
             group: Cell::new(None),
@@ -325,7 +328,8 @@ impl Worker {
     ///
     /// Broadcasts of others that this worker has passed on are waited for likewise, since their roots hear by it alone what has run behind it. Those that
     /// come after this began are not: to their roots it is as if this worker had left before. They run here meanwhile, and those whose bytes are put
-    /// ([`Worker::broadcast_buffer_written`]) go no further: their roots are told [`Error::Gone`] and the number of this process at once.
+    /// ([`Worker::broadcast_buffer_written`]) go no further, nor does what follows them of that root: it is told [`Error::Gone`] and the number of
+    /// this process at once.
     ///
     /// So it waits for those who are to run, or to read, what was called, and these have to make progress meanwhile. Workers that one thread finishes
     /// in turn may wait for one another for ever: each is finished in a thread of its own, or by [`Worker::finish_within`]. A barrier before that is not

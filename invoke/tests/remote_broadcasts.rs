@@ -14,8 +14,9 @@ use common::run;
 use hg_invoke::{Error, Fabric, How, Place, Request, Synchronizer, Worker, Written, rpc};
 
 thread_local! {
-    /// Broadcasts that have run here.
+    /// Broadcasts that have run here, and those that follow one that was put.
     static RUN: Cell<u32> = const { Cell::new(0) };
+    static FOLLOWED: Cell<u32> = const { Cell::new(0) };
 }
 
 #[rpc(crate = hg_invoke)]
@@ -28,12 +29,18 @@ fn look(here: &Request, first: u8, written: Written) {
 }
 
 #[rpc(crate = hg_invoke)]
+fn follow() {
+    FOLLOWED.set(FOLLOWED.get() + 1);
+}
+
+#[rpc(crate = hg_invoke)]
 fn run_here() -> u32 {
     RUN.get()
 }
 
 fn fabric() -> Fabric {
-    Fabric::new().register(look).unwrap().register(run_here).unwrap()
+    let fabric = Fabric::new().register(look).unwrap().register(run_here).unwrap();
+    fabric.register(follow).unwrap()
 }
 
 fn at(process: u32) -> Place {
@@ -108,7 +115,7 @@ fn passed_on(url: &str) {
 }
 
 /// Process 1 leaves, and process 5, to which it passes on, takes nothing until it has left. A broadcast that comes meanwhile runs at process 1, and goes no
-/// further: its root is told.
+/// further, nor does one that follows it: its root is told of both.
 fn leaves_in_the_middle(url: &str) {
     let [leaves, has_run, has_left, is_over] = [const { AtomicBool::new(false) }; 4];
     let are_still = AtomicU32::new(0);
@@ -122,14 +129,19 @@ fn leaves_in_the_middle(url: &str) {
                 // Who answers now is inside `finish`.
                 wait_for_run(&worker, at(1), 0);
                 let (everywhere, ran) = (everywhere.unwrap(), Synchronizer::new());
+                let followed = Synchronizer::new();
                 everywhere.own().write(0, &[7; LEN]).unwrap();
                 let how = How::default().when_run(&ran);
                 let (part, spot) = (everywhere.own().part(0..LEN as u64), everywhere.at(0));
                 worker.broadcast_buffer_written(look, (7,), part, spot, how).unwrap();
+                let how = How::default().when_run(&followed);
+                worker.broadcast_with(follow, (), how).unwrap();
                 wait_for_run(&worker, at(1), 1);
                 has_run.store(true, Ordering::SeqCst);
-                let ended = ran.wait(&worker);
-                assert!(matches!(ended, Err(Error::Gone { process: 1, .. })), "{ended:?}");
+                for told in [ran, followed] {
+                    let ended = told.wait(&worker);
+                    assert!(matches!(ended, Err(Error::Gone { process: 1, .. })), "{ended:?}");
+                }
                 is_over.store(true, Ordering::SeqCst);
             }
             1 => {
@@ -155,7 +167,7 @@ fn leaves_in_the_middle(url: &str) {
                 are_still.fetch_add(1, Ordering::SeqCst);
                 sleep_until(&has_left);
                 progress_until(&worker, &is_over);
-                assert_eq!(RUN.get(), 0);
+                assert_eq!((RUN.get(), FOLLOWED.get()), (0, 0));
             }
             _ => progress_until(&worker, &is_over),
         }

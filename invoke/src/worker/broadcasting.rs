@@ -125,6 +125,10 @@ impl Worker {
 
     /// To those below, as it is. Who is gone has run it as far as it will.
     pub(super) fn pass_on(&self, name: Name, tag: u32, group: Option<u32>, bytes: &[u8]) {
+        if self.cut_off.borrow().contains(&name.root) {
+            self.leave_out(name);
+            return;
+        }
         for (end, place) in self.tree(name.root).below(self.me).zip(0..) {
             match self.pass(end, tag, group, bytes) {
                 Ok(()) => self.passed(name, end, place),
@@ -134,6 +138,14 @@ impl Worker {
                     self.end_broadcast(name, place, Some(Error::Gone { process, why }));
                 }
             }
+        }
+    }
+
+    /// It goes no further, since this worker leaves.
+    pub(super) fn leave_out(&self, name: Name) {
+        for place in 0..u32::try_from(self.tree(name.root).below(self.me).count()).unwrap_or(0) {
+            let (process, why) = (self.place().process, "it leaves".into());
+            self.end_broadcast(name, place, Some(Error::Gone { process, why }));
         }
     }
 

@@ -134,7 +134,8 @@ impl Worker {
         Ok(())
     }
 
-    /// To those below. Whoever leaves passes on no broadcasts of others: it would have to wait for each until the bytes are there.
+    /// To those below. Whoever leaves passes on none of others, it would have to wait for each until the bytes are there; nor what follows of
+    /// that root.
     fn put_on(
         &self,
         name: Name,
@@ -145,13 +146,17 @@ impl Worker {
         (region, start): Source<'_>,
     ) {
         let is_own = name.root == self.me;
+        if self.is_leaving.get() && !is_own {
+            let mut cut_off = self.cut_off.borrow_mut();
+            if !cut_off.contains(&name.root) {
+                cut_off.push(name.root);
+            }
+            drop(cut_off);
+            self.leave_out(name);
+            return;
+        }
         let key = Key::everywhere(name.root, into.number);
         for (end, place) in self.tree(name.root).below(self.me).zip(0..) {
-            if self.is_leaving.get() && !is_own {
-                let (process, why) = (self.place().process, "it leaves".into());
-                self.end_broadcast(name, place, Some(Error::Gone { process, why }));
-                continue;
-            }
             let there = self.held.borrow().below(key, place);
             let there = there.ok_or_else(|| Error::of_memory("it has no memory for a broadcast"));
             let held = there.and_then(|there| {

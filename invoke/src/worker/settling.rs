@@ -47,7 +47,8 @@ impl Worker {
     /// broadcasts, it is released, since no broadcast comes there any more. Functions find it by [`Worker::memory_of`]. It counts as that of [`Worker::allocate_at`] does.
     ///
     /// # Errors
-    /// [`Error::NotAllotted`], [`Error::Memory`]: of whichever worker has none; nobody keeps any. [`Error::Gone`]; [`Error::Inside`].
+    /// [`Error::NotAllotted`], [`Error::Memory`]: of whichever worker has none; nobody keeps any. [`Error::Gone`]: a worker has left, or is gone;
+    /// [`Error::Inside`].
     pub fn allocate_everywhere(&self, bytes: u64) -> Result<Everywhere, Error> {
         if self.is_inside.get() {
             return Err(Error::Inside);
