@@ -18,7 +18,7 @@ use crate::{
     numa::{self, Node},
     quiet::Shape,
     service::Services,
-    worker::{Common, Settings},
+    worker::{Common, Settings, reserve, settle},
 };
 
 /// The processes of a job, as far as a fabric needs them.
@@ -116,7 +116,8 @@ impl Default for Fabric {
 impl Fabric {
     /// One thread a process, no function.
     pub fn new() -> Self {
-        let (functions, settings) = Default::default();
+        let functions = Functions::default().with_own::<reserve>().with_own::<settle>();
+        let settings = Settings::default();
         Self {
             threads: 1,
             services: 0,

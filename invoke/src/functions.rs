@@ -8,11 +8,7 @@ use hg_core::{
 };
 use rustc_hash::FxHashMap;
 
-use crate::{
-    Error, Worker,
-    returned::Status,
-    worker::{reserve, settle},
-};
+use crate::{Error, Worker, returned::Status};
 
 /// Decodes arguments and runs a function; what it returns is dropped.
 pub(crate) type Run = fn(&Worker, &[u8]) -> Result<(), CodecError>;
@@ -39,7 +35,7 @@ struct Function {
 }
 
 /// All processes register the same functions; the number of one is its place in the order of hashes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Functions {
     list: Vec<Function>,
     /// Those of the fabric's own, whose numbers begin at [`OWN`].
@@ -47,16 +43,14 @@ pub(crate) struct Functions {
     places: FxHashMap<RpcId, u32>,
 }
 
-impl Default for Functions {
-    fn default() -> Self {
-        let own = vec![Function::of::<reserve>(), Function::of::<settle>()];
-        let mut all = Self { list: Vec::new(), own, places: FxHashMap::default() };
-        all.number_all();
-        all
-    }
-}
-
 impl Functions {
+    /// With one of the fabric's own.
+    pub(crate) fn with_own<F: Serve<Worker>>(mut self) -> Self {
+        self.own.push(Function::of::<F>());
+        self.number_all();
+        self
+    }
+
     pub(crate) fn add<F: Serve<Worker>>(&mut self) -> Result<(), Error> {
         if F::KIND != ServeKind::Plain {
             let why = "is asynchronous or blocking: functions that are called run at once";
