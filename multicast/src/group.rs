@@ -153,17 +153,21 @@ impl Group {
     /// the dead, what a survivor has not whole is lost, and the new root sends anew. A member that had closed in good order already
     /// has everything, and does not go on.
     ///
+    /// Whoever is blamed is not among the survivors, though it may live: one that has refused an object. The others go on without it, and that
+    /// object is sent again to them. `incoming` is asked only for objects that it was not asked for before.
+    ///
     /// # Errors
     /// [`Error::NotFailed`]; [`Error::Failed`] when the one that leads does not call it within
-    /// [`join_within`](crate::Options::join_within); [`Error::Members`] when nobody else is left; [`Error::SameId`] when the one that leads
+    /// [`join_within`](crate::Options::join_within), or this member is the one that is blamed; [`Error::Members`] when nobody else is left; [`Error::SameId`] when the one that leads
     /// has said the id of another group of this process; [`Error::Closed`].
     pub fn reform(mut self) -> Completion<Result<Self, Error>> {
         self.leaves = false;
         let (completion, completer) = Completion::new();
         let (process, shared) = (Arc::clone(&self.process), Arc::clone(&self.shared));
         let (hosts, options) = (self.hosts, self.options.clone());
+        let blamed = self.failure().filter(|failure| failure.member == self.own);
         let formed = move |formed: Result<Reformed, Error>| {
-            completer.complete(formed.map(|Reformed { id, own, members, resent }| Self {
+            let formed = formed.map(|Reformed { id, own, members, resent }| Self {
                 process,
                 id,
                 own,
@@ -173,6 +177,14 @@ impl Group {
                 shared,
                 resent,
                 leaves: true,
+            });
+            completer.complete(formed.map_err(|error| match (error, blamed) {
+                // Nobody leads it, whatever the others do.
+                (Error::Failed(_), Some(Failure { why, member, address })) => {
+                    let why = format!("{why}; and the others go on without it");
+                    Failure { member, address, why }.into()
+                }
+                (error, _) => error,
             }));
         };
         if let Err(Input::Reform(_, formed)) =

@@ -113,7 +113,8 @@ impl Blocks for File {
 /// An object that begins to come.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// The root's number of it, from 0.
+    /// The root's number of it, from 0. A root that follows a dead one begins at 2^32 for each group before: at 2^32 in the second group, at
+    /// 2^33 in the third.
     pub number: u64,
     /// In bytes.
     pub size: u64,
@@ -128,9 +129,10 @@ pub struct Incoming<'a> {
 pub enum Destination {
     /// Into memory that is allocated now: [`Data::Memory`], or [`Data::Bytes`] where it is small.
     Allocate,
-    /// Not copied where that can be: frozen memory of a process of this node is mapped, with the same bytes for all its receivers here,
-    /// other memory of this node copied as a whole ([`Data::Frozen`]). What comes over a network is allocated, as by
-    /// [`Allocate`](Self::Allocate).
+    /// Not copied where that can be: memory of a process of this node that nobody can change ([`Object::Frozen`]), and no other, is mapped,
+    /// with the same bytes for all its receivers here ([`Data::Frozen`]). All else is copied, and comes as [`Data::Memory`], or as
+    /// [`Data::Frozen`] where memory of this node was copied as a whole; small objects, empty ones among them, as [`Data::Bytes`]. What
+    /// comes over a network is allocated, as by [`Allocate`](Self::Allocate).
     Mapped,
     /// Into this memory, writable and at least as long as the object: [`Data::Memory`].
     Memory(Memory),
@@ -157,7 +159,8 @@ impl fmt::Debug for Destination {
 /// An object that has come whole.
 #[derive(Debug)]
 pub struct Received {
-    /// The root's number of it, from 0.
+    /// The root's number of it, from 0. A root that follows a dead one begins at 2^32 for each group before: at 2^32 in the second group, at
+    /// 2^33 in the third.
     pub number: u64,
     /// In bytes.
     pub size: u64,

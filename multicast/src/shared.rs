@@ -43,19 +43,20 @@ impl Shared {
     }
 }
 
-/// How far a member is, since the group began.
+/// How far a member is, since the group began. Groups that follow it by [`reform`](crate::Group::reform) count on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Progress {
     /// Objects that are whole here; at the root: at every member.
     pub objects: u64,
-    /// Blocks that are here, of all objects; at the root: that others have taken from it.
+    /// Blocks that are here, of all objects; at the root: that others have taken from it. A block that a member has already, from an earlier
+    /// attempt or from before a `reform`, is offered to it all the same, and counts when it answers that it is there, though nothing travels.
     pub blocks: u64,
     /// The bytes of those.
     pub bytes: u64,
     /// Blocks that need not have come: they were here from an earlier attempt.
     pub resumed_blocks: u64,
-    /// Blocks that others have taken from this member.
+    /// Blocks that others have taken from this member, those among them that they had already, as in [`blocks`](Self::blocks).
     pub passed_on: u64,
 }
 

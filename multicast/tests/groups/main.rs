@@ -5,6 +5,7 @@
 mod checksums;
 mod members;
 mod nodes;
+mod refused;
 
 use std::{
     sync::{Arc, Mutex},
