@@ -8,14 +8,14 @@ use std::{
     fs::File,
     io,
     os::{fd::OwnedFd, unix::ffi::OsStrExt as _},
-    path::Path,
+    path::{self, Path, PathBuf},
 };
 
 use rustix::{
     fs::{
-        AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec, Timestamps,
-        UTIME_OMIT, fchmod, fstat, futimens, mkdirat, openat2, renameat, renameat_with, statat,
-        symlinkat, unlinkat,
+        AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec,
+        Timestamps, UTIME_OMIT, fchmod, flock, fstat, futimens, mkdirat, openat2, renameat,
+        renameat_with, statat, symlinkat, unlinkat,
     },
     io::Errno,
 };
@@ -26,6 +26,7 @@ use crate::path::{Below, SPOOL};
 #[derive(Debug)]
 pub struct Folder {
     root: OwnedFd,
+    path: PathBuf,
 }
 
 /// What lies at a path.
@@ -45,9 +46,33 @@ impl Folder {
     /// Opens it; links on the way to it are followed: whoever names it may name any.
     ///
     /// # Errors
-    /// The system's: there is none, it is no folder.
+    /// There is none, it is no folder, or the system's.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { root: rustix::fs::open(path, FOLDER.union(OFlags::RDONLY), Mode::empty())? })
+        let root = match rustix::fs::open(path, FOLDER.union(OFlags::RDONLY), Mode::empty()) {
+            Err(Errno::NOENT) => {
+                return Err(io::Error::new(io::ErrorKind::NotFound, "is not there: make it first"));
+            }
+            Err(Errno::NOTDIR) => return Err(no_folder()),
+            root => root?,
+        };
+        Ok(Self { root, path: path::absolute(path)? })
+    }
+
+    /// Keeps others from it, as long as this is there, who ask for the same.
+    ///
+    /// # Errors
+    /// Another one has it, or the system's.
+    pub fn lock(&self) -> io::Result<()> {
+        match flock(&self.root, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN) => Err(io::Error::other("another receiver has this folder")),
+            locked => Ok(locked?),
+        }
+    }
+
+    /// Where something in it lies, for people.
+    #[must_use]
+    pub fn whole(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.path.join(path)
     }
 
     /// Its own descriptor.
@@ -229,6 +254,10 @@ impl Found {
             _ => Self::Other,
         }
     }
+}
+
+pub(crate) fn no_folder() -> io::Error {
+    io::Error::new(io::ErrorKind::NotADirectory, "is a file, not a folder")
 }
 
 /// Sets mode and time of an open file.

@@ -9,15 +9,17 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    fmt,
     fs::File,
     io,
     os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
 };
 
 use rustix::fs::{fstatvfs, readlinkat, syncfs};
 
 use crate::{
-    folder::{Folder, Found, dress},
+    folder::{Folder, Found, dress, no_folder},
     offer::{Entry, Held, Offer, Sum, Trouble, What},
     part::Reader,
     path::Below,
@@ -61,20 +63,23 @@ impl Incoming {
     /// The offer makes no sense, or something is in its way: the path says where.
     pub fn begin(folder: Folder, offer: Offer, umask: u32) -> Result<(Self, Vec<Held>), Trouble> {
         offer.check()?;
-        let spool = Spool::open(&folder).map_err(|error| Trouble::new(spool::NAME, error))?;
+        let spool = Spool::open(&folder);
+        let spool = spool.map_err(|why| Trouble::new(folder.whole(spool::NAME).display(), why))?;
         let path = |entry: &Entry| {
-            entry.path.within(offer.into.as_ref()).map_err(|why| Trouble::new(&entry.path, why))
+            let path = entry.path.within(offer.into.as_ref());
+            path.map_err(|why| Trouble::new(folder.whole(entry.path.as_path()).display(), why))
         };
         let paths = offer.entries.iter().map(path).collect::<Result<Vec<_>, _>>()?;
         let states = paths.iter().map(|_| State::Missing).collect();
         let (made, open) = (HashSet::new(), None);
         let mut this = Self { folder, spool, offer, umask, paths, states, made, open, received: 0 };
+        this.check_way()?;
         let mut held = Vec::new();
         for entry in 0..this.count() {
-            let looked = this.look(entry).map_err(|why| Trouble::new(this.path(entry), why))?;
+            let looked = this.look(entry).map_err(|why| this.trouble(entry, why))?;
             held.extend(looked);
         }
-        this.clear().map_err(|why| Trouble::new(spool::NAME, why))?;
+        this.clear().map_err(|why| this.trouble_at(spool::NAME, why))?;
         this.check_room()?;
         Ok((this, held))
     }
@@ -86,10 +91,10 @@ impl Incoming {
     /// A file is there that is another one and may not be replaced, or the system's.
     pub fn settle(&mut self, same: &[u32], lost: &[u32]) -> Result<(), Trouble> {
         let [same, lost] = [same, lost].map(|it| it.iter().copied().collect::<HashSet<u32>>());
-        self.make_way().map_err(|(path, why)| Trouble::new(path, why))?;
+        self.make_way().map_err(|(path, why)| self.trouble_at(path.as_path(), why))?;
         for entry in (0..self.count()).filter(|entry| !lost.contains(entry)) {
             let made = self.settle_one(entry, same.contains(&entry));
-            made.map_err(|why| Trouble::new(self.path(entry), why))?;
+            made.map_err(|why| self.trouble(entry, why))?;
         }
         Ok(())
     }
@@ -111,7 +116,7 @@ impl Incoming {
             } else {
                 Err(io::Error::other("a block has arrived damaged"))
             };
-            taken.map_err(|why| Trouble::new(self.path(block.entry), why))?;
+            taken.map_err(|why| self.trouble(block.entry, why))?;
             if let State::Begun(sums) = &mut self.states[block.entry as usize] {
                 sums[block.block as usize] = Some(block.sum);
             }
@@ -138,10 +143,10 @@ impl Incoming {
                 What::Folder => self.folder.dress_made(path, mode, self.made.contains(path)),
                 What::File(_) | What::Link(_) => continue,
             };
-            dressed.map_err(|why| Trouble::new(path, why))?;
+            dressed.map_err(|why| self.trouble(entry, why))?;
         }
         match lost {
-            Some(entry) => Err(Trouble::new(&self.paths[entry], "has not come whole")),
+            Some(entry) => Err(self.trouble_at(self.paths[entry].as_path(), "has not come whole")),
             None => Ok(()),
         }
     }
@@ -224,26 +229,45 @@ impl Incoming {
             _ => 0,
         };
         let needed = missing.map(size).fold(0, u64::saturating_add);
-        let disk =
-            fstatvfs(self.folder.root()).map_err(|why| Trouble::new(".", io::Error::from(why)))?;
+        let disk = fstatvfs(self.folder.root())
+            .map_err(|why| self.trouble_at("", io::Error::from(why)))?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         if needed > free {
             let why =
                 format!("the disk is too full: {needed} bytes are to come, and {free} are free");
-            return Err(Trouble::new(".", why));
+            return Err(self.trouble_at("", why));
         }
         Ok(())
     }
 
-    /// Makes the folder that all of it goes into, and those above it.
-    fn make_way(&mut self) -> Result<(), (Below, io::Error)> {
+    /// The folder that all of it goes into, and those above it, from the top.
+    fn way(&self) -> Vec<Below> {
         let mut way: Vec<Below> = Vec::new();
         let mut next = self.offer.into.clone();
         while let Some(folder) = next {
             next = folder.parent();
             way.push(folder);
         }
-        for folder in way.into_iter().rev() {
+        way.reverse();
+        way
+    }
+
+    /// Whether no file is where a folder on the way is to be.
+    fn check_way(&self) -> Result<(), Trouble> {
+        for folder in self.way() {
+            let trouble = |why| self.trouble_at(folder.as_path(), why);
+            if let Some(Found::File(_) | Found::Other) =
+                self.folder.look(&folder).map_err(trouble)?
+            {
+                return Err(trouble(no_folder()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes them.
+    fn make_way(&mut self) -> Result<(), (Below, io::Error)> {
+        for folder in self.way() {
             let (made, mode) = (self.make_folder(&folder), 0o777 & !self.umask);
             let is_made = self.made.contains(&folder);
             let made = made.and_then(|()| self.folder.dress_made(&folder, mode, is_made));
@@ -324,16 +348,16 @@ impl Incoming {
     /// All of these files has been sent: they get their names, if they are what they should be.
     fn end(&mut self, ends: &[(u32, Sum)]) -> Result<(), Trouble> {
         for (entry, sum) in ends {
-            self.check_sums(*entry, *sum).map_err(|why| Trouble::new(self.path(*entry), why))?;
+            self.check_sums(*entry, *sum).map_err(|why| self.trouble(*entry, why))?;
         }
         let is_many = ends.len() > SYNCED_EACH;
         if is_many {
             let synced = syncfs(self.spool.fd());
-            synced.map_err(|why| Trouble::new(spool::NAME, io::Error::from(why)))?;
+            synced.map_err(|why| self.trouble_at(spool::NAME, io::Error::from(why)))?;
         }
         for (entry, _) in ends {
             let named = self.name(*entry, is_many);
-            named.map_err(|why| Trouble::new(self.path(*entry), why))?;
+            named.map_err(|why| self.trouble(*entry, why))?;
         }
         Ok(())
     }
@@ -389,6 +413,16 @@ impl Incoming {
             (State::Begun(sums), What::File(size)) => (sums, *size),
             _ => unreachable!("a file that was opened is begun"),
         }
+    }
+
+    fn trouble(&self, entry: u32, why: impl fmt::Display) -> Trouble {
+        self.trouble_at(self.path(entry).as_path(), why)
+    }
+
+    fn trouble_at(&self, path: impl AsRef<Path>, why: impl fmt::Display) -> Trouble {
+        // Without a slash behind the folder itself.
+        let place: PathBuf = self.folder.whole(path).components().collect();
+        Trouble::new(place.display(), why)
     }
 
     fn count(&self) -> u32 {

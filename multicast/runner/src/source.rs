@@ -64,7 +64,9 @@ impl Source {
             let target = fs::read_link(place).map_err(|error| trouble(&error))?;
             What::Link(ByteBuf::from(target.as_os_str().as_bytes()))
         } else {
-            return Err(trouble(&"is neither a file nor a folder nor a link"));
+            return Err(trouble(
+                &"is neither a file nor a folder nor a link, and cannot be copied: leave it out, or remove it",
+            ));
         };
         let mtime = (metadata.mtime(), u32::try_from(metadata.mtime_nsec()).unwrap_or(0));
         let is_folder = what == What::Folder;

@@ -23,7 +23,8 @@ pub(crate) struct Arguments {
         conflicts_with = "receive"
     )]
     words: Vec<OsString>,
-    /// Receives into FOLDER, and nowhere else, until it is ended, with --key-file or --open; prints the address that senders are told.
+    /// Receives into FOLDER, which has to be there, and nowhere else, until it is ended, with --key-file or --open; prints the address that
+    /// senders are told.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) receive: Option<PathBuf>,
     /// The file with the key that sender and receivers have: 64 hexadecimal digits.
@@ -193,7 +194,7 @@ const USAGE: &str = "\
 multicast-cp [OPTIONS] FILE... TARGET...
        multicast-cp --receive FOLDER --key-file FILE";
 const AFTER: &str = "\
-FOLDER is always a folder, made where it is not there. What is there already is not sent again, and an interrupted copy
+A target's FOLDER is always a folder, made where it is not there; that of --receive is made before. What is there already is not sent again, and an interrupted copy
 goes on where it was when the same command is given again. Blocks and files are summed up at both ends; a file gets its name when it is
 whole. Links inside folders are copied as links.
 
@@ -221,6 +222,7 @@ mod tests {
             "[::1]:/z",
             "tcp://10.0.0.1:99/m//n",
             "tcp://10.0.0.1:98",
+            "tcp://10.0.0.1:97/./m/.",
         ])
         .unwrap();
         assert_eq!(files, ["a", "./b:c", "/d:e"].map(PathBuf::from));
@@ -238,6 +240,7 @@ mod tests {
             host("::1", "/z"),
             address(99, Some(Below::new("m/n").unwrap())),
             address(98, None),
+            address(97, Some(Below::new("m").unwrap())),
         ];
         assert_eq!(targets, expected);
     }
@@ -253,6 +256,7 @@ mod tests {
             (&["a", "tcp://1.2.3.4:5/../x"], "`..`"),
             (&["a", "tcp://1.2.3.4:5/x/y/../z"], "`..`"),
             (&["a", "tcp://1.2.3.4:5//x"], "absolute"),
+            (&["a", "tcp://1.2.3.4:5/./.."], "`..`"),
             (&["a", "-oProxyCommand=x:y"][..1], "no target"),
         ] {
             let why = parse(words).unwrap_err();

@@ -40,6 +40,11 @@ impl Host {
         }
     }
 
+    /// Whether its receiver was started for this copy.
+    pub(crate) fn is_started(&self) -> bool {
+        self.started.is_some()
+    }
+
     /// The copy is over.
     pub(crate) fn release(&mut self) {
         if let Some(started) = &mut self.started {

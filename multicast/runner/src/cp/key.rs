@@ -1,6 +1,11 @@
 //! The key without which nobody joins a copy nor feeds a receiver.
 
-use std::{fs, io::Read as _, os::unix::fs::PermissionsExt as _, path::Path};
+use std::{
+    fs,
+    io::{ErrorKind, Read as _},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+};
 
 /// 32 bytes that all hosts of a copy have. Never printed, but into the standard input of a receiver that is started.
 #[derive(Clone, Copy)]
@@ -18,7 +23,13 @@ impl Key {
     /// From a file that nobody else may read.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let failed = |why: &dyn std::fmt::Display| format!("--key-file: {}: {why}", path.display());
-        let file = fs::File::open(path).map_err(|error| failed(&error))?;
+        let file = fs::File::open(path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => failed(&format!(
+                "is not there: `openssl rand -hex 32 > {0}; chmod 600 {0}` makes one, of which sender and receivers have copies",
+                path.display()
+            )),
+            _ => failed(&error),
+        })?;
         let metadata = file.metadata().map_err(|error| failed(&error))?;
         if !metadata.is_file() {
             return Err(failed(&"is no file"));

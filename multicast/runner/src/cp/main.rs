@@ -30,9 +30,10 @@ mod report;
 mod send;
 mod started;
 
-use std::process::ExitCode;
+use std::{ffi::OsString, os::unix::ffi::OsStrExt as _, path::Path, process::ExitCode};
 
 use hg_job_runner::say::{say, unless_closed};
+use hg_multicast_copy::offer::one_line;
 
 use crate::arguments::Arguments;
 
@@ -40,7 +41,11 @@ use crate::arguments::Arguments;
 const NAME: &str = "multicast-cp";
 
 fn main() -> ExitCode {
-    let arguments: Arguments = match hg_cli_style::parse() {
+    let wrong = |sentence: String| {
+        say(&format!("{NAME}: {sentence}{}", meant(&sentence)));
+        ExitCode::from(hg_cli_style::WRONG)
+    };
+    let arguments: Arguments = match hg_cli_style::parse_or(wrong, || true) {
         Ok(arguments) => arguments,
         Err(ended) => return ended,
     };
@@ -50,6 +55,18 @@ fn main() -> ExitCode {
             say(&format!("{NAME}: {why}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Where a file was taken for an option: how it is written.
+fn meant(sentence: &str) -> String {
+    let mut words = std::env::args_os().skip(1);
+    let is_file = |word: &OsString| word.as_bytes().starts_with(b"-") && Path::new(word).exists();
+    match words.find(is_file) {
+        Some(file) if sentence.starts_with("unexpected argument") => {
+            format!("; the file is written ./{}", one_line(&file.to_string_lossy()))
+        }
+        _ => String::new(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hg_multicast::Failure;
 use hg_multicast_copy::offer::{Held, Offer, Trouble};
 use serde::{Deserialize, Serialize};
 
@@ -34,8 +35,27 @@ pub(crate) struct Members {
     pub(crate) group: [u8; 16],
     pub(crate) block: u32,
     pub(crate) addresses: Vec<String>,
+    /// What people call them.
+    pub(crate) names: Vec<String>,
     /// The receiver's own place.
     pub(crate) own: u32,
+}
+
+/// Why a group has failed, for people, who know its members by these names.
+pub(crate) fn words(failure: &Failure, names: &[String]) -> String {
+    let name = |member: u32| names.get(member as usize).map(String::as_str);
+    let who = name(failure.member).unwrap_or(failure.address.as_str());
+    format!("{who}: {}", reason(failure, names))
+}
+
+/// The same of somebody whose name stands in front of it already.
+pub(crate) fn reason(failure: &Failure, names: &[String]) -> String {
+    let (why, numbers) = (&failure.why, 0_u32..);
+    // So it says who has lost it.
+    let told = numbers.zip(names).find_map(|(member, name)| {
+        Some(format!("{name} {}", why.strip_prefix(&format!("member {member} "))?))
+    });
+    told.unwrap_or_else(|| why.clone())
 }
 
 /// How long a sign of life may take.
@@ -46,3 +66,23 @@ pub(crate) const PART: usize = 32 << 20;
 pub(crate) const PART_MAX: u64 = 64 << 20;
 /// Parts under way at a time.
 pub(crate) const WINDOW: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_called_by_the_names_of_their_hosts() {
+        let names = ["the sender", "node1", "node2"].map(str::to_owned);
+        let failed = |member, why: &str| {
+            let address = "tcp://10.0.0.1:5".parse().unwrap();
+            words(&Failure { member, address, why: why.to_owned() }, &names)
+        };
+        assert_eq!(failed(2, "its process has ended"), "node2: its process has ended");
+        assert_eq!(
+            failed(0, "member 2 does not reach it: cut off"),
+            "the sender: node2 does not reach it: cut off"
+        );
+        assert_eq!(failed(9, "member 99 is odd"), "tcp://10.0.0.1:5: member 99 is odd");
+    }
+}

@@ -1,7 +1,7 @@
 //! The receiver's side.
 
 use std::{
-    io::{self, BufRead as _, Read as _},
+    io::{self, BufRead as _, ErrorKind, Read as _},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
@@ -30,12 +30,8 @@ use crate::{
 pub(crate) fn run(arguments: &Arguments, folder: &Path) -> Result<(), String> {
     let is_started = folder == Path::new("-");
     let (key, folder) = if is_started { told()? } else { (own_key(arguments)?, folder.to_owned()) };
-    if is_started && !folder.exists() {
-        std::fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    }
-    // Whether it can be written into, and nobody else does.
-    let opened = Folder::open(&folder).and_then(|folder| Spool::open(&folder));
-    drop(opened.map_err(|error| format!("{}: {error}", folder.display()))?);
+    let _alone =
+        prepare(&folder, is_started).map_err(|why| format!("{}: {why}", folder.display()))?;
     let multicast = engine::open(arguments, key)?;
     let receiver = Arc::new(Receiver {
         folder,
@@ -55,6 +51,25 @@ pub(crate) fn run(arguments: &Arguments, folder: &Path) -> Result<(), String> {
     loop {
         thread::park();
     }
+}
+
+/// Looks whether the folder can be written into, and nobody else does. Who starts receivers by hand starts one in each folder, as long as what
+/// this gives is there; a sender starts one for itself, and perhaps while that of the one before is about to end.
+fn prepare(folder: &Path, is_started: bool) -> io::Result<Folder> {
+    if is_started && !folder.exists() {
+        std::fs::create_dir(folder).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                io::Error::other("the folder above it is not there: make that first")
+            }
+            _ => error,
+        })?;
+    }
+    let folder = Folder::open(folder)?;
+    if !is_started {
+        folder.lock()?;
+    }
+    Spool::open(&folder)?;
+    Ok(folder)
 }
 
 /// Key and folder, from standard input.
@@ -192,10 +207,11 @@ impl Receiver {
         };
         let group = self.multicast.group(id, &addresses, members.own, options(members.block), take);
         let group = group.map_err(|why| trouble(&why))?;
-        let state = Arc::clone(&copy.state);
+        let (state, names) = (Arc::clone(&copy.state), members.names.clone());
         let thread = thread::Builder::new().name("taker".to_owned());
-        copy.taker =
-            Some(thread.spawn(move || take_all(group, &state)).map_err(|why| trouble(&why))?);
+        copy.taker = Some(
+            thread.spawn(move || take_all(group, &state, &names)).map_err(|why| trouble(&why))?,
+        );
         Ok(())
     }
 
@@ -227,8 +243,9 @@ fn taking(state: &Mutex<Taking>) -> MutexGuard<'_, Taking> {
 }
 
 /// Writes what comes until the group is closed; why it ended otherwise.
-fn take_all(group: Group, state: &Mutex<Taking>) -> Result<(), String> {
-    while let Some(received) = group.receive().wait().map_err(|failure| failure.to_string())? {
+fn take_all(group: Group, state: &Mutex<Taking>, names: &[String]) -> Result<(), String> {
+    let words = |failure| protocol::words(&failure, names);
+    while let Some(received) = group.receive().wait().map_err(words)? {
         let mut taking = taking(state);
         if taking.trouble.is_some() {
             continue;
@@ -240,7 +257,7 @@ fn take_all(group: Group, state: &Mutex<Taking>) -> Result<(), String> {
         };
         taking.trouble = taken.err().map(said);
     }
-    group.close().wait().map_err(|failure| failure.to_string())
+    group.close().wait().map_err(words)
 }
 
 /// For the receiver's own terminal; the sender says it, too.

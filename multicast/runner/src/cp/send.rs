@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg::{Address, Call, CallError, CallOptions, Peer};
+use hg::{Address, Call, CallError, CallOptions, GoneReason, Peer};
 use hg_job_runner::{
     samples::{Sampler, bar},
     say::say,
@@ -276,7 +276,8 @@ impl Copy<'_> {
             .zip(hosts)
             .map(|(own, host)| {
                 let (group, addresses) = (id.to_bytes(), addresses.clone());
-                let members = Members { group, block: self.offer.block, addresses, own };
+                let names = self.names(hosts);
+                let members = Members { group, block: self.offer.block, addresses, names, own };
                 let peer = peers[*host].as_ref().expect("it has answered");
                 (*host, engine.call(protocol::join, peer, (self.session, members)))
             })
@@ -284,6 +285,12 @@ impl Copy<'_> {
         let answers = self.answers(calls);
         let joined = self.without_failed(answers);
         (joined.len() == hosts.len()).then_some(group)
+    }
+
+    /// Of the members of a group with these hosts.
+    fn names(&self, hosts: &[usize]) -> Vec<String> {
+        let names = hosts.iter().map(|host| self.hosts[*host].name.clone());
+        ["the sender".to_owned()].into_iter().chain(names).collect()
     }
 
     fn form(&self, hosts: &[usize]) -> Result<(Group, GroupId, Vec<String>), String> {
@@ -345,18 +352,18 @@ impl Copy<'_> {
 
     /// Takes the host out whose fault it is; whether there is another attempt.
     fn lose(&mut self, hosts: &[usize], why: &hg_multicast::Error) -> bool {
-        let lost = match why {
+        let why = match why {
             hg_multicast::Error::Failed(failure) => {
-                let at = (failure.member as usize).checked_sub(1);
-                at.and_then(|at| hosts.get(at)).map(|host| (*host, failure.why.clone()))
+                let (at, names) = ((failure.member as usize).checked_sub(1), self.names(hosts));
+                if let Some(host) = at.and_then(|at| hosts.get(at)) {
+                    self.hosts[*host].fail(&protocol::reason(failure, &names));
+                    return true;
+                }
+                protocol::words(failure, &names)
             }
-            _ => None,
+            why => why.to_string(),
         };
-        if let Some((host, why)) = lost {
-            self.hosts[host].fail(&why);
-            return true;
-        }
-        hosts.iter().for_each(|host| self.hosts[*host].fail(why));
+        hosts.iter().for_each(|host| self.hosts[*host].fail(&why));
         false
     }
 
@@ -379,7 +386,10 @@ impl Copy<'_> {
         for (host, answer) in answers {
             match answer {
                 Ok(answer) => left.push((host, answer)),
-                Err(error) => self.hosts[host].fail(&why(error)),
+                Err(error) => {
+                    let host = &mut self.hosts[host];
+                    host.fail(&why(error, host.is_started()));
+                }
             }
         }
         left
@@ -419,10 +429,17 @@ impl Copy<'_> {
     }
 }
 
-/// Why a host has not answered as it should.
-fn why(error: CallError<Trouble>) -> String {
+/// Why a host has not answered as it should, whose receiver this program has started itself or not.
+fn why(error: CallError<Trouble>, is_started: bool) -> String {
     match error {
         CallError::Handler(trouble) => trouble.to_string(),
+        CallError::PeerGone { reason: GoneReason::Unreachable(why), .. } if !is_started => {
+            format!("no receiver is there ({why}): start `{NAME} --receive FOLDER` there")
+        }
+        CallError::PeerGone { reason: reason @ GoneReason::Unreachable(_), .. } => {
+            format!("its receiver has started, but {reason}")
+        }
+        CallError::PeerGone { reason: reason @ GoneReason::Refused(_), .. } => reason.to_string(),
         CallError::SignatureMismatch(_) => format!("runs another version of {NAME}"),
         error => error.to_string(),
     }
@@ -481,6 +498,6 @@ mod tests {
         let peer = own.engine().lookup(older.address()).unwrap();
         let asked = (Session::default(), vec![1], vec![2]);
         let error = own.engine().call(protocol::settle, &peer, asked).wait().unwrap_err();
-        assert_eq!(why(error), "runs another version of multicast-cp");
+        assert_eq!(why(error, false), "runs another version of multicast-cp");
     }
 }

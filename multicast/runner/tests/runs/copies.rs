@@ -188,7 +188,8 @@ fn what_is_in_the_way_is_named_with_its_host_and_stays() {
     let [first, second] = receivers.each_ref().map(|it| it.address.as_str());
     let said = send(&["--key-file", &key, &file, first, second]);
     assert_eq!(said.code, Some(1), "{}", said.all());
-    let line = format!("multicast-cp: {first}: file: another file of this name is there (--force");
+    let there = folders[0].join("file");
+    let line = format!("{first}: {}: another file of this name is there (--force", there.display());
     assert!(said.err.contains(&line), "{}", said.err);
     assert_eq!(fs::read(folders[0].join("file")).unwrap(), b"mine");
     assert_eq!(fs::read(folders[1].join("file")).unwrap(), bytes(100_000, 4));

@@ -174,7 +174,7 @@ fn a_disk_that_is_full_in_the_middle_is_named_and_the_next_copy_goes_on_there() 
         ["--key-file", &key, "-r", &test.text("tree"), &full.address, &other.address, "--json"];
     let said = send(&words);
     assert_eq!(said.code, Some(1), "{}", said.all());
-    let line = format!("multicast-cp: {}: tree/", full.address);
+    let line = format!("multicast-cp: {}: {}/tree/", full.address, small.display());
     let is_named = said.err.contains(&line) && said.err.contains("No space left on device");
     assert!(is_named && !said.err.contains(&other.address), "{}", said.err);
     assert_eq!(all(&large.join("tree")), all(&tree));

@@ -261,7 +261,11 @@ fn a_disk_that_is_full_is_named_with_its_host() {
     let said = send(&["--key-file", &key, &file, &full.address, &other.address]);
     assert_eq!(said.code, Some(1), "{}", said.all());
     assert!(
-        said.err.contains(&format!("{}: .: the disk is too full: 4194304 bytes", full.address)),
+        said.err.contains(&format!(
+            "{}: {}: the disk is too full: 4194304 bytes",
+            full.address,
+            small.display()
+        )),
         "{}",
         said.err
     );

@@ -18,6 +18,7 @@ mod receiver;
 mod running;
 #[path = "../../../../job/tests/launchers/slurm_daemons.rs"]
 mod slurm_daemons;
+mod words;
 
 const RUNNER: &str = env!("CARGO_BIN_EXE_multicast-runner");
 const CP: &str = env!("CARGO_BIN_EXE_multicast-cp");
