@@ -3,9 +3,12 @@
 use std::{cell::OnceCell, path::PathBuf, str::FromStr};
 
 use hg_job_runner::plot;
-use hg_multicast::{Options, schedule::Choice};
+use hg_multicast::{
+    Options,
+    schedule::{Choice, block_size},
+};
 
-use crate::{Error, given::Given, network::Network, pause::Pause};
+use crate::{Error, given::Given, network::Network, pause::Pause, report};
 
 /// Sends objects from one process of a job to all others, checks every byte where it arrives, and says how long it took. Start it with
 /// `mpirun`, `srun`, or with `--local`.
@@ -72,7 +75,7 @@ pub(crate) struct Arguments {
     /// Measures `multicast-cp` of a file of --size to all, and a loop of copies to one after the other.
     #[arg(long, requires = "link")]
     pub(crate) copy: bool,
-    /// Prints one JSON object a line.
+    /// Prints one JSON object a line for each combination, and with `--pattern one` a last one for all of them.
     #[arg(long)]
     pub(crate) json: bool,
     /// Draws when each member got each block of the last object.
@@ -214,9 +217,7 @@ impl Arguments {
         if !(self.scale > 0.0 && self.scale <= 1000.0) {
             return bad("scale", format!("{} is not above 0", self.scale));
         }
-        if let Some(Pause { member, .. }) = self.stall.filter(|stall| stall.member >= size) {
-            return bad("stall", format!("there is no member {member} among {size}"));
-        }
+        self.check_stall(size)?;
         self.builder().map(drop)
     }
 
@@ -261,6 +262,53 @@ impl Arguments {
             return bad("size", why);
         }
         Ok(())
+    }
+
+    /// Whether the member sends what it is to stop before, as far as the schedules tell.
+    fn check_stall(&self, size: u32) -> Result<(), Error> {
+        let Some(stall) = self.stall else { return Ok(()) };
+        let Pause { member, block, .. } = stall;
+        let bad = |why: String| Err(Error::Argument("stall", why));
+        if member >= size {
+            return bad(format!("there is no member {member} among {size}"));
+        }
+        let stepped =
+            self.schedule.iter().filter_map(|it| Some((it.name(), report::stepped(*it)?)));
+        for (name, schedule) in stepped {
+            for (bytes, blocks) in self.size.iter().flat_map(|it| self.counts(it.0, size)) {
+                let mut senders: Vec<u32> =
+                    blocks.iter().flat_map(|it| stall.senders(schedule, size, *it)).collect();
+                if senders.is_empty() {
+                    return bad(format!("an object of {bytes} bytes has no block {block}"));
+                }
+                if !senders.contains(&member) {
+                    senders.sort_unstable();
+                    senders.dedup();
+                    let who: Vec<String> =
+                        senders.iter().take(NAMED_MAX).map(u32::to_string).collect();
+                    let who = who.join(", ");
+                    return bad(format!(
+                        "{stall}: it sends that to nobody by `--schedule {name}`; these do: {who}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An object of so many bytes, and the blocks that it may have, for each size of a block: by default it is cut by how many hosts the members
+    /// share. Those with many blocks are left out, of which it would take long to say who sends which.
+    fn counts(&self, bytes: u64, members: u32) -> Vec<(u64, Vec<u64>)> {
+        let mut of_hosts: Vec<u64> = (1..=members).map(|it| block_size(bytes, it)).collect();
+        of_hosts.dedup();
+        let cut = |sizes: &[u64]| sizes.iter().map(|it| bytes.div_ceil(*it)).collect::<Vec<_>>();
+        let counts: Vec<_> = if self.block_size.is_empty() {
+            vec![cut(&of_hosts)]
+        } else {
+            self.block_size.iter().map(|it| cut(&[it.0])).collect()
+        };
+        let is_short = |counts: &Vec<u64>| counts.iter().all(|it| *it <= LOOKED_AT_MAX);
+        counts.into_iter().filter(is_short).map(|counts| (bytes, counts)).collect()
     }
 
     /// What the engine is opened with.
@@ -352,6 +400,10 @@ const NOT_OF_COPIES: [&str; 13] = [
 ];
 /// Of an object.
 const BYTES_MAX: u64 = 1 << 40;
+/// Blocks of an object up to which a schedule is asked who sends one of them.
+const LOOKED_AT_MAX: u64 = 1 << 16;
+/// Members that are named.
+const NAMED_MAX: usize = 8;
 /// What is counted by an `int`.
 const MPI_BYTES_MAX: u64 = i32::MAX as u64;
 /// Of a link.

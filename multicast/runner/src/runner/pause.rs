@@ -15,7 +15,10 @@ use std::{
 };
 
 use hg::bulk::Bulk;
-use hg_multicast::Blocks;
+use hg_multicast::{
+    Blocks,
+    schedule::{Schedule, Steps},
+};
 
 /// Who stops, before which block of every other object, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +50,15 @@ impl fmt::Display for Pause {
 }
 
 impl Pause {
+    /// Who sends that block, where an object has so many.
+    pub(crate) fn senders(&self, schedule: Schedule, members: u32, blocks: u64) -> Vec<u32> {
+        let sends = |member: &u32| {
+            let hops = Steps::new(schedule, members, blocks, *member).filter_map(|it| it.send);
+            hops.into_iter().any(|hop| hop.block == self.block)
+        };
+        (0..members).filter(sends).collect()
+    }
+
     /// Whether it stops at this object: at every other one, so that what else changes meanwhile changes both.
     pub(crate) fn is_at(number: u64) -> bool {
         number % 2 == 1

@@ -124,7 +124,8 @@ impl Row {
     }
 }
 
-fn stepped(scheduled: Scheduled) -> Option<Schedule> {
+/// Its steps, where they are known beforehand.
+pub(crate) fn stepped(scheduled: Scheduled) -> Option<Schedule> {
     match scheduled {
         Scheduled::Sequential => Some(Schedule::Sequential),
         Scheduled::Chain => Some(Schedule::Chain),

@@ -169,16 +169,32 @@ fn a_stall_of_100_us_or_half_a_step_costs_less_than_a_step_and_one_of_eight_most
 }
 
 #[test]
-fn a_stall_before_a_block_that_is_not_sent_is_said() {
-    let words = ["--schedule", "sequential", "--size", "100K", "--stall", "1:0:10"];
-    let outcome = local("3", &words);
-    let said = "--stall: member 1 stops for 10 us before it sends block 0: it sends that to nobody";
-    assert_eq!(
-        (outcome.code, outcome.err.matches(said).count()),
-        (Some(1), 1),
-        "{}",
-        outcome.all()
-    );
+fn a_stall_before_a_block_that_is_not_sent_is_said_where_the_schedule_tells_before_anything_is_measured()
+ {
+    let nobody = "before it sends block 0: it sends that to nobody";
+    let tree = format!("member 2 stops for 10 us {nobody} by `--schedule tree`; these do: 0");
+    for (schedule, stall, said, is_measured) in [
+        ("auto", "1:0:10", &*format!("member 1 stops for 10 us {nobody}"), true),
+        (
+            "chain,tree",
+            "2:0:10",
+            "member 2 stops for 10 us before it sends block 0: it sends that to nobody by `--schedule chain`; these do: 0, 1",
+            false,
+        ),
+        ("tree", "2:0:10", &tree, false),
+        ("pipeline", "0:7:10", "an object of 102400 bytes has no block 7", false),
+    ] {
+        let words = ["--size", "100K", "--block-size", "16K", "--schedule", schedule];
+        let outcome = local("3", &[&words[..], &["--stall", stall]].concat());
+        let line = format!("multicast-runner: --stall: {said}\n");
+        assert_eq!(
+            (outcome.code, outcome.err.matches(&line).count()),
+            (Some(1), 1),
+            "{}",
+            outcome.all()
+        );
+        assert_eq!(!outcome.out.is_empty(), is_measured, "{}", outcome.all());
+    }
 }
 
 #[test]
