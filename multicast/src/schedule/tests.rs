@@ -193,7 +193,7 @@ fn in_a_hybrid_the_first_of_each_node_gets_every_block_once_from_another_first_a
             move |it| nodes_of(it, of_node, false).into_iter().zip(nodes_of(it, of_node, true));
         (2..=64).map(move |it| list(it).unzip()).flat_map(|both: (Vec<_>, Vec<_>)| [both.0, both.1])
     });
-    for (nodes, blocks) in lists.flat_map(|nodes| [1, 2, 7, 32].map(|k| (nodes.clone(), k))) {
+    for (nodes, blocks) in lists.flat_map(|nodes| (1..=32).map(move |k| (nodes.clone(), k))) {
         let members = u32::try_from(nodes.len()).unwrap();
         let among: Vec<_> = (0..members).collect();
         let what = format!("{nodes:?}, {blocks} blocks");
