@@ -338,15 +338,25 @@ fn idle_processes_that_are_connected_use_no_processor_time() {
             break;
         }
     }
-    let before = read(&idle);
-    thread::sleep(Duration::from_secs(5));
-    for (((who, _), before), after) in idle.iter().zip(before).zip(read(&idle)) {
-        let (used, woken) = (after.0.saturating_sub(before.0), after.1 - before.1);
-        assert!(before.0 > 0, "the kernel does not tell what {who} has used");
-        assert!(used < IDLE_US, "the idle {who} has used {used} us in 5 s");
-        // The loop of the target with progress of its own asks once a second.
-        assert!(woken <= 12, "the idle {who} woke up {woken} times in 5 s");
+    // What is given back still, on a busy machine, is in one of these alone.
+    let mut busy = None;
+    for _ in 0..3 {
+        let before = read(&idle);
+        thread::sleep(Duration::from_secs(5));
+        busy = idle.iter().zip(before).zip(read(&idle)).find_map(|(((who, _), before), after)| {
+            let (used, woken) = (after.0.saturating_sub(before.0), after.1 - before.1);
+            assert!(before.0 > 0, "the kernel does not tell what {who} has used");
+            // The loop of the target with progress of its own asks once a second.
+            let is_busy = used >= IDLE_US || woken > 12;
+            is_busy.then(|| {
+                format!("the idle {who} has used {used} us and woken {woken} times in 5 s")
+            })
+        });
+        if busy.is_none() {
+            break;
+        }
     }
+    assert_eq!(busy, None);
 }
 
 #[test]
