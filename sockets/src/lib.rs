@@ -27,7 +27,7 @@
 //!
 //! ```
 //! use hg_na::{Address, OpenOptions, Plugin as _};
-//! use hg_sockets::{Flags, Sockets};
+//! use hg_sockets::{Error, Flags, Sockets};
 //!
 //! // `visor://` goes through the daemon; this is inside of a node, where none is needed.
 //! let domain = hg_na_sm::SmPlugin.open(&Address::new("sm://")?, &OpenOptions::listening())?;
@@ -46,6 +46,9 @@
 //! connection.send(b"hello", Flags::empty(), None)?;
 //! let mut answer = [0; 64];
 //! assert_eq!(connection.recv(&mut answer, Flags::empty(), None)?, 5);
+//! // The server's `close` ends when this side has heard of it, in a call of its own.
+//! let closed = connection.recv(&mut answer, Flags::empty(), None);
+//! assert!(matches!(closed, Err(Error::Closed)));
 //! serves.join().expect("it does not panic")?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
