@@ -35,14 +35,13 @@ impl Aim {
         // Any odd number that differs from rank to rank begins another sequence.
         let random = u64::from(me).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let but = (!arguments.has_self()).then_some(me);
+        // One of the others is drawn: those behind the one that is left out are moved.
+        let drawn = size - u32::from(but.is_some());
         let at = match arguments.skew {
-            // One of the others: those behind the one that is left out are moved.
-            Skew::Uniform => {
-                At::Uniform { random, size: u64::from(size - u32::from(but.is_some())) }
-            }
+            Skew::Uniform => At::Uniform { random, size: drawn.into() },
             Skew::Loop => At::Loop { next: me, size },
             Skew::Single => At::Single { rank: arguments.target() },
-            Skew::Zipf => At::Zipf { random, sums: shares(size, arguments.exponent()) },
+            Skew::Zipf => At::Zipf { random, sums: shares(drawn, arguments.exponent()) },
         };
         Self { at, but }
     }
@@ -50,16 +49,12 @@ impl Aim {
     /// The next rank.
     #[inline]
     pub(crate) fn next(&mut self) -> u32 {
-        let Some(but) = self.but else { return self.at.next() };
-        if let At::Uniform { .. } = self.at {
-            let to = self.at.next();
-            return to + u32::from(to >= but);
-        }
-        loop {
-            let to = self.at.next();
-            if to != but {
-                return to;
-            }
+        let to = self.at.next();
+        match (self.but, &self.at) {
+            (None, _) => to,
+            (Some(but), At::Uniform { .. } | At::Zipf { .. }) => to + u32::from(to >= but),
+            (Some(but), _) if to == but => self.at.next(),
+            (Some(_), _) => to,
         }
     }
 }
@@ -136,10 +131,17 @@ mod tests {
     }
 
     #[test]
+    fn whoever_would_send_nearly_all_to_itself_sends_to_the_others() {
+        let mut aim = Aim { at: At::Zipf { random: 7, sums: shares(2, 500.0) }, but: Some(0) };
+        assert!((0..1000).all(|_| aim.next() == 1));
+    }
+
+    #[test]
     fn who_is_left_out_is_never_aimed_at_and_all_others_equally_often() {
         for but in 0..3 {
             let uniform = At::Uniform { random: 7, size: 2 };
-            for at in [uniform, At::Loop { next: but, size: 3 }] {
+            let zipf = At::Zipf { random: 7, sums: shares(2, 0.0) };
+            for at in [uniform, zipf, At::Loop { next: but, size: 3 }] {
                 let (mut counts, mut aim) = ([0; 3], Aim { at, but: Some(but) });
                 (0..6_000).for_each(|_| counts[aim.next() as usize] += 1);
                 assert_eq!(counts[but as usize], 0);
