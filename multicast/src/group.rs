@@ -165,9 +165,8 @@ impl Group {
         let (completion, completer) = Completion::new();
         let (process, shared) = (Arc::clone(&self.process), Arc::clone(&self.shared));
         let (hosts, options) = (self.hosts, self.options.clone());
-        let blamed = self.failure().filter(|failure| failure.member == self.own);
         let formed = move |formed: Result<Reformed, Error>| {
-            let formed = formed.map(|Reformed { id, own, members, resent }| Self {
+            completer.complete(formed.map(|Reformed { id, own, members, resent }| Self {
                 process,
                 id,
                 own,
@@ -177,14 +176,6 @@ impl Group {
                 shared,
                 resent,
                 leaves: true,
-            });
-            completer.complete(formed.map_err(|error| match (error, blamed) {
-                // Nobody leads it, whatever the others do.
-                (Error::Failed(_), Some(Failure { why, member, address })) => {
-                    let why = format!("{why}; and the others go on without it");
-                    Failure { member, address, why }.into()
-                }
-                (error, _) => error,
             }));
         };
         if let Err(Input::Reform(_, formed)) =

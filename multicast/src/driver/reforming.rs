@@ -46,10 +46,14 @@ impl Driver<'_> {
 
     pub(super) fn reform_is_late(&mut self, id: GroupId) {
         let Some(member) = self.members.get(&id) else { return };
-        let failure = member.shared.lock().ended.clone();
+        let (own, failure) = (member.own, member.shared.lock().ended.clone());
         if let (Some(Err(failure)), true) = (failure, member.reforming.is_some()) {
-            let Failure { why, .. } = &failure;
-            let why = format!("{why}; and whoever leads the survivors does not go on");
+            // It was waited for all the same: who leads may have heard of another fault.
+            let others = match failure.member == own {
+                true => "those that go on do so without it",
+                false => "whoever leads the survivors does not go on",
+            };
+            let why = format!("{}; and {others}", failure.why);
             self.refuse_to_reform(id, Failure { why, ..failure }.into());
         }
     }

@@ -45,7 +45,7 @@ fn who_is_blamed_is_told_that_the_others_go_on_and_they_are_asked_for_no_place_a
     second.wait().unwrap();
     close(vec![root, receiver]);
     let Err(Error::Failed(said)) = refuser.wait() else { panic!("it was left out") };
-    let why = "it refused object 0: no room; and the others go on without it";
+    let why = "it refused object 0: no room; and those that go on do so without it";
     assert_eq!((said.member, said.why.as_str()), (2, why));
     let mut asks: Vec<_> = asks.try_iter().collect();
     asks.sort_unstable();
