@@ -13,6 +13,7 @@ use super::{
 use crate::{
     Error, How, Refused, Room,
     broadcasts::{Ended, Name, OWN_PLACE},
+    functions::RunAndPassOn,
     how::When,
     tree::Tree,
 };
@@ -183,14 +184,26 @@ impl Worker {
         let run =
             self.common.functions.run_and_pass_on(tag & !(BROADCAST | GROUP)).ok_or(UNKNOWN)?;
         let is_own = self.join_broadcast(from, name, record.len())?;
-        self.then.set(Then::Reading(name));
-        self.caller.set(name.root);
-        // What cannot be read goes no further.
-        let ran = run(self, bytes, &|| {
-            self.then.set(Then::Ran(name));
+        self.run_broadcast(from, name, (run, bytes), || {
             if !is_own {
                 self.pass_on(name, tag, self.group.get(), record);
             }
+        })
+    }
+
+    /// It goes on from here once its arguments were read, and runs then. What cannot be read goes no further.
+    pub(super) fn run_broadcast(
+        &self,
+        from: u32,
+        name: Name,
+        (run, args): (RunAndPassOn, &[u8]),
+        pass_on: impl Fn(),
+    ) -> Result<(), Malformed> {
+        self.then.set(Then::Reading(name));
+        self.caller.set(name.root);
+        let ran = run(self, args, &|| {
+            self.then.set(Then::Ran(name));
+            pass_on();
         });
         self.caller.set(from);
         self.end_of_call();

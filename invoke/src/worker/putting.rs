@@ -24,7 +24,7 @@ use hg_core::{
 use hg_na::Region;
 
 use super::{
-    Then, Worker,
+    Worker,
     moving::After,
     running::{BROADCAST, GROUP, Malformed, UNKNOWN, UNREADABLE, WRITTEN, take_u64, withdrawn},
 };
@@ -253,18 +253,11 @@ impl Worker {
         let mut args = bytes.to_vec();
         args.resize(bytes.len() + codec::Default::size(&written).map_err(|_| UNREADABLE)?, 0);
         codec::Default::encode(&written, &mut args[bytes.len()..]).map_err(|_| UNREADABLE)?;
-        self.then.set(Then::Reading(name));
-        self.caller.set(name.root);
-        // What cannot be read goes no further.
-        let ran = run(self, &args, &|| {
-            self.then.set(Then::Ran(name));
+        self.run_broadcast(from, name, (run, &args), || {
             if !is_own {
                 self.put_on(name, tag, self.group.get(), record, into, (own.region(), into.offset));
             }
-        });
-        self.caller.set(from);
-        self.end_of_call();
-        ran.map_err(|_| UNREADABLE)
+        })
     }
 }
 
