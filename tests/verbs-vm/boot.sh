@@ -27,7 +27,8 @@
 #   VERBS_VM_CACHE     where downloads and the image stay (~/.cache/verbs-vm)
 #   VERBS_VM_TIMEOUT   seconds the machine may run (300)
 #   VERBS_VM_MEMORY    its memory in MiB (1024); DIRECTORY must fit in half
-#   VERBS_VM_CPUS      its processors (2)
+#   VERBS_VM_CPUS      its processors (2); where they and its memory are even
+#                      numbers, half of each is on a NUMA node of its own
 #   VERBS_VM_PACKAGES  Debian packages it has besides the usual ("")
 #   VERBS_VM_SUITE     the Debian release it is made from (bookworm)
 #   VERBS_VM_MIRROR    where that comes from (what apt on this side uses)
@@ -352,12 +353,20 @@ copier=$!
 # interrupts that come late, and processors that seem stuck.
 quirks="no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
 quirks+=" edd=off mitigations=off"
+nodes=
+if ((cpus % 2 == 0 && memory % 2 == 0)); then
+    for node in 0 1; do
+        nodes+=" -object memory-backend-ram,id=memory$node,size=$((memory / 2))M"
+        nodes+=" -numa node,memdev=memory$node"
+        nodes+=",cpus=$((node * cpus / 2))-$(((node + 1) * cpus / 2 - 1))"
+    done
+fi
 # shellcheck disable=SC2086
 timeout -k 5 "$limit" \
     "$host/run" qemu-system-x86_64 qemu-system-x86_64 \
     -L "$host/usr/share/qemu" -L "$host/usr/share/seabios" \
     -no-user-config -nodefaults -display none -no-reboot \
-    -machine pc -accel tcg,thread=multi -cpu max -smp "$cpus" -m "$memory" \
+    -machine pc -accel tcg,thread=multi -cpu max -smp "$cpus" -m "$memory" $nodes \
     -kernel "$image/vmlinux" -initrd "$scratch/initrd" \
     -append "console=ttyS0 panic=-1 oops=panic $quirks" \
     -serial "file:$console" -device virtio-serial \

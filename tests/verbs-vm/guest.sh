@@ -10,6 +10,8 @@ if [ $# -eq 0 ]; then
   ./device --test-threads 1 ports:: || status=1
 fi
 ./verbs --test-threads 1 "$@" || status=1
+# Without those through daemons, which are built for other tests.
+INVOKE_NODES=2 ./nodes --test-threads 1 --skip visor "$@" || status=1
 if [ $# -eq 0 ]; then
   ln -sf /proc/self/fd/0 /dev/stdin
   # Calls, bulk data and deaths through two daemons, a card each.

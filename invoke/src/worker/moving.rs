@@ -4,6 +4,7 @@ use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use hg_channel::Error as ChannelError;
 use hg_na::{Descriptor, Error as NaError, LocalSlice, Memory, Region, RemoteSlice, Rights};
+use hg_na_memory::zeroed_here;
 use rustc_hash::FxHashMap;
 
 use super::{Worker, reading::Reading, running::withdrawn};
@@ -131,7 +132,7 @@ impl Worker {
         let mut memory = Vec::new();
         memory.try_reserve_exact(bytes).map_err(Error::of_memory)?;
         memory.resize(bytes, 0);
-        Ok(Buffer::new(self.register(memory.into(), Rights::READ | Rights::WRITE)?, self.place()))
+        self.buffer(memory)
     }
 
     /// The same on a NUMA node of this machine, by the number that its system gives it: for threads that run there. Memory of less than 128 KiB
@@ -146,7 +147,12 @@ impl Worker {
             Some(_) => Error::Setup(format!("this process may not run on NUMA node {node}")),
             None => Error::Setup("no NUMA nodes are known: Fabric::numa asks for them".to_owned()),
         };
-        found.ok_or_else(none)?.run(|| self.allocate(bytes)).map_err(Error::of_node)?
+        let memory = found.ok_or_else(none)?.run(|| zeroed_here(bytes)).map_err(Error::of_node)?;
+        self.buffer(memory.map_err(Error::of_memory)?)
+    }
+
+    fn buffer(&self, memory: Vec<u8>) -> Result<Buffer, Error> {
+        Ok(Buffer::new(self.register(memory.into(), Rights::READ | Rights::WRITE)?, self.place()))
     }
 
     pub(super) fn register(&self, memory: Memory, rights: Rights) -> Result<Region, Error> {

@@ -14,12 +14,15 @@
 //! | [`Held`] | memory that is dropped in the middle of progress |
 //! | [`ForkGuard`] | tells a forked child's copy from the original |
 //! | [`node_id`] | whose memory can be shared at all |
+//! | [`zeroed_here`] | memory that lies on the NUMA node of the thread that asks for it |
 //! | [`NotInherited`] | keeps a descriptor from forked children |
 //! | [`read_vectored`] | `readv(2)`: from a descriptor into a range of memory, then into a slice |
 
 mod copy;
 #[expect(unsafe_code, reason = "a page that the kernel wipes in a forked child")]
 mod fork;
+#[expect(unsafe_code, reason = "advises the kernel of an allocation that holds nothing yet")]
+mod fresh;
 mod held;
 #[expect(unsafe_code, reason = "handlers of pthread_atfork")]
 mod inherit;
@@ -32,6 +35,7 @@ mod raw;
 
 pub use copy::{copy_between, copy_in, copy_out};
 pub use fork::ForkGuard;
+pub use fresh::zeroed_here;
 pub use held::Held;
 pub use inherit::NotInherited;
 pub use io::{read_vectored, write_vectored};

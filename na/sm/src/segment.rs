@@ -11,8 +11,9 @@ use hg_na::{Error, Keeper, Memory, Segment as Run};
 
 use crate::{
     arena::{ARENA_BYTES, FERRY_OFFSET},
-    layout::{RINGS_BYTES, Segment},
+    layout::{REQUESTS, RINGS_BYTES, Segment},
     os::mapping::{Access, Mapping, SEGMENT_SEALS, Shared, read_only},
+    sync::Ordering,
 };
 
 // SAFETY:
@@ -35,7 +36,11 @@ impl Rings {
     pub(crate) fn create() -> Result<(Self, OwnedFd), Error> {
         let (mapping, fd) =
             Mapping::create(c"hg-sm-segment", SEGMENT_BYTES, SEGMENT_SEALS, RINGS_BYTES)?;
-        Ok((Self::of(mapping), read_only(&fd)?))
+        let own = Self::of(mapping);
+        // Each page lies on the NUMA node of whoever touches it first, and the peer reads before anything is written.
+        own.heed.0.store(0, Ordering::Relaxed);
+        own.ring(REQUESTS)[0].sequence.store(0, Ordering::Relaxed);
+        Ok((own, read_only(&fd)?))
     }
 
     /// The peer's, read-only. Its version was in the greeting, and whatever it holds is a claim.
