@@ -55,6 +55,7 @@
 mod error;
 mod inbox;
 mod incoming;
+mod limits;
 mod near;
 mod outgoing;
 mod port;
@@ -64,7 +65,8 @@ mod tests;
 mod wire;
 
 pub use error::{Broken, Error};
+pub use limits::Limits;
 pub use near::Near;
 pub use outgoing::When;
-pub use port::{Arrived, Batch, Directory, Event, Kept, Limits, Port, Stats};
+pub use port::{Arrived, Batch, Directory, Event, Kept, Port, Stats};
 pub use wire::{RECORD, Record, next_record};

@@ -7,6 +7,7 @@ use hg_na::Waiter;
 use crate::{
     inbox::{Closed, Inbox},
     outgoing::Block,
+    wire::Told,
 };
 
 /// What one thread hands over to another one.
@@ -15,7 +16,7 @@ pub(crate) enum Parcel {
     /// Records of end `from`.
     Records { from: u32, block: Block },
     /// End `from` has consumed so much.
-    Consumed { from: u32, consumed: u32 },
+    Consumed { from: u32, told: Told },
     /// End `from` is there no more.
     Gone { from: u32 },
 }

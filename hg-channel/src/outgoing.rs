@@ -18,7 +18,8 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     error::Broken,
-    wire::{HEADER, Header, Kind, RECORD, half, word, write_record},
+    limits::WINDOW_MAX,
+    wire::{HEADER, Header, Kind, RECORD, Told, half, word, write_record},
 };
 
 /// Bytes of one block, at the beginning of which there is room for the header of a message.
@@ -30,6 +31,8 @@ pub(crate) struct Block {
     end: u64,
     asks: bool,
     is_held: bool,
+    /// It was kept from leaving by the window.
+    waited: bool,
 }
 
 impl Block {
@@ -54,8 +57,9 @@ impl Block {
     }
 
     /// The header says how far the opposite stream has been consumed.
-    pub(crate) fn address(&mut self, consumed: u32) {
-        Header { kind: Kind::Records, asks: self.asks, consumed }.write(&mut self.bytes);
+    pub(crate) fn address(&mut self, told: Told) {
+        let (asks, waited) = (self.asks, self.waited);
+        Header { kind: Kind::Records, asks, waited, told }.write(&mut self.bytes);
     }
 }
 
@@ -109,7 +113,12 @@ pub enum When {
 /// The sending end of one stream. `N`: who is told what.
 #[derive(Debug)]
 pub(crate) struct Outgoing<N> {
+    /// As it was at first.
     window: u64,
+    /// How often the receiver has doubled it.
+    doubled: u8,
+    /// Something would have left, had the window been longer.
+    waited: bool,
     open: Block,
     sealed: VecDeque<Block>,
     /// Of blocks that are held, by name: where each ends, by which it is found.
@@ -127,6 +136,8 @@ impl<N> Outgoing<N> {
     pub(crate) fn new(window: u32) -> Self {
         Self {
             window: u64::from(window),
+            doubled: 0,
+            waited: false,
             open: Block::default(),
             sealed: VecDeque::new(),
             held: FxHashMap::default(),
@@ -208,7 +219,8 @@ impl<N> Outgoing<N> {
             let used = std::mem::replace(used, HEADER);
             let (asks, is_held) =
                 (std::mem::take(&mut self.open.asks), std::mem::take(&mut self.open.is_held));
-            self.sealed.push_back(Block { bytes, used, end: self.written, asks, is_held });
+            let waited = std::mem::take(&mut self.open.waited);
+            self.sealed.push_back(Block { bytes, used, end: self.written, asks, is_held, waited });
         }
     }
 
@@ -266,21 +278,22 @@ impl<N> Outgoing<N> {
 
     /// The open block with its header, when nothing waits before it, and it is short enough to leave as a copy.
     #[inline]
-    pub(crate) fn short(&mut self, max: usize, consumed: u32) -> Option<&[u8]> {
+    pub(crate) fn short(&mut self, max: usize, told: Told) -> Option<&[u8]> {
         let Block { used, is_held, .. } = &self.open;
         let is_short = (HEADER + 1..=max).contains(used) && !is_held;
-        let may_leave = self.sealed.is_empty() && self.written <= self.consumed + self.window;
+        let may_leave = self.sealed.is_empty() && self.written <= self.consumed + self.window();
         if !(is_short && may_leave) {
             return None;
         }
-        self.open.address(consumed);
+        self.open.waited = std::mem::take(&mut self.waited);
+        self.open.address(told);
         Some(self.open.message())
     }
 
     /// What [`Outgoing::short`] gave has left. Its block stays open.
     #[inline]
     pub(crate) fn leave_short(&mut self) {
-        (self.open.used, self.open.asks) = (HEADER, false);
+        (self.open.used, self.open.asks, self.open.waited) = (HEADER, false, false);
         self.posted = self.written;
     }
 
@@ -295,11 +308,32 @@ impl<N> Outgoing<N> {
     /// The block that may leave next.
     #[inline]
     pub(crate) fn front(&mut self) -> Option<&mut Block> {
-        let limit = self.consumed + self.window;
-        if self.sealed.is_empty() && self.flushed > self.posted && self.written <= limit {
+        let limit = self.consumed + self.window();
+        if self.sealed.is_empty() && self.flushed > self.posted {
+            if self.written > limit {
+                self.waited = true;
+                return None;
+            }
             self.seal();
         }
-        self.sealed.front_mut().filter(|block| !block.is_held && block.end <= limit)
+        let block = self.sealed.front_mut().filter(|block| !block.is_held)?;
+        if block.end > limit {
+            self.waited = true;
+            return None;
+        }
+        block.waited |= std::mem::take(&mut self.waited);
+        Some(block)
+    }
+
+    /// Bytes that may be on their way, or wait to be consumed.
+    #[inline]
+    pub(crate) fn window(&self) -> u64 {
+        self.window << self.doubled
+    }
+
+    /// The window is as it was at first.
+    pub(crate) fn narrow(&mut self) {
+        self.doubled = 0;
     }
 
     /// The front block has left.
@@ -323,17 +357,24 @@ impl<N> Outgoing<N> {
     /// The receiver says how far it has come. Says whether that is news: what it has said before may arrive later, since control
     /// messages overtake others.
     #[inline]
-    pub(crate) fn consume(&mut self, claim: u32) -> Result<bool, Broken> {
-        let step = claim.wrapping_sub(half(self.consumed));
+    pub(crate) fn consume(&mut self, claim: Told) -> Result<bool, Broken> {
+        let is_wider = claim.doubled > self.doubled;
+        if is_wider {
+            if claim.doubled > 30 || self.window << claim.doubled > WINDOW_MAX.into() {
+                return Err(Broken::Consumed);
+            }
+            self.doubled = claim.doubled;
+        }
+        let step = claim.consumed.wrapping_sub(half(self.consumed));
         if step > u32::MAX / 2 {
-            return Ok(false);
+            return Ok(is_wider);
         }
         let step = u64::from(step);
         if step > self.posted - self.consumed {
             return Err(Broken::Consumed);
         }
         self.consumed += step;
-        Ok(step > 0)
+        Ok(is_wider || step > 0)
     }
 
     /// Somebody who is to be told now.
@@ -350,10 +391,10 @@ impl<N> Outgoing<N> {
         None
     }
 
-    /// Half of the position up to which the receiver is known to have consumed it.
+    /// What the receiver is known to have told.
     #[inline]
-    pub(crate) fn known(&self) -> u32 {
-        half(self.consumed)
+    pub(crate) fn known(&self) -> Told {
+        Told { consumed: half(self.consumed), doubled: self.doubled }
     }
 
     /// Whether anything was written that has not left.

@@ -17,6 +17,7 @@ pub use self::arriving::{Arrived, Batch, Event, Kept};
 use self::link::{Link, Way};
 use crate::{
     error::Error,
+    limits::{Limits, WINDOW_MAX},
     near::Near,
     outgoing::{Pool, When},
     wire::{HEADER, Positions, RECORD},
@@ -43,45 +44,6 @@ impl Directory {
     }
 }
 
-/// Bounds of each channel; the same at all ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Limits {
-    /// Bytes that a block is filled up to: 4 KiB. Where the transport takes less in one message, that.
-    pub block: usize,
-    /// Bytes of records that are on their way or wait to be consumed: 256 KiB. Half of it is the longest record.
-    pub window: u32,
-    /// A connection over which nothing has gone for so long is closed, when both sides agree: 10 s.
-    pub idle: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { block: 4096, window: 256 * 1024, idle: Duration::from_secs(10) }
-    }
-}
-
-impl Limits {
-    /// Blocks of so many bytes: at least 64, at most half of the longest window, and at most what the transport takes in one message
-    /// ([`Port::at_most`]).
-    #[must_use]
-    pub fn block(self, bytes: usize) -> Self {
-        Self { block: bytes.clamp(64, BLOCK_MAX), ..self }
-    }
-
-    /// A window of so many bytes: at least two blocks, at most 1 GiB.
-    #[must_use]
-    pub fn window(self, bytes: u32) -> Self {
-        Self { window: bytes.min(WINDOW_MAX), ..self }
-    }
-
-    /// Idle connections are closed after this.
-    #[must_use]
-    pub fn idle(self, after: Duration) -> Self {
-        Self { idle: after, ..self }
-    }
-}
-
 /// What a port has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -90,6 +52,8 @@ pub struct Stats {
     pub blocks: u64,
     /// Blocks that were handed over to threads of this process.
     pub handed_over: u64,
+    /// Windows that were doubled, at the receiving end.
+    pub widened: u64,
     /// Acknowledgements that travelled alone.
     pub acknowledgements: u64,
     /// Channels that were opened, by either side.
@@ -158,6 +122,10 @@ pub struct Port<N> {
     due: Vec<N>,
     ended: Vec<Event<'static, N>>,
     ending: Vec<Ending>,
+    /// Rounds that have found nothing.
+    rounds_in_vain: u64,
+    /// Bytes by which the windows of all links are longer than at first.
+    widened: u64,
     idle_at: Option<Instant>,
     /// Rounds since then.
     late: u32,
@@ -204,6 +172,8 @@ impl<N> Port<N> {
             due: Vec::new(),
             ended: Vec::new(),
             ending: Vec::new(),
+            rounds_in_vain: 0,
+            widened: 0,
             idle_at: None,
             late: 0,
             stats: Stats::default(),
@@ -464,8 +434,7 @@ impl<N> Port<N> {
             |link| {
                 let is_there = matches!(link.way, Way::Near | Way::Peer(_)) && !link.is_blocked;
                 is_there
-                    && link.out.unconsumed() + 2 * self.limits.block as u64
-                        <= u64::from(self.limits.window)
+                    && link.out.unconsumed() + 2 * self.limits.block as u64 <= link.out.window()
             },
         )
     }
@@ -592,9 +561,5 @@ impl<N> Drop for Port<N> {
     }
 }
 
-/// Half of all positions are far more.
-const WINDOW_MAX: u32 = 1 << 30;
-/// Two of them fit in a window.
-const BLOCK_MAX: usize = (WINDOW_MAX / 2) as usize - HEADER - RECORD;
 /// An end with so few channels keeps the block of each that is written to now and then.
 const OPEN_MAX: usize = 16;

@@ -16,7 +16,7 @@ use crate::{
     incoming::Incoming,
     near::Parcel,
     outgoing::{Outgoing, Pool, When},
-    wire::{HEADER, Header, next_record},
+    wire::{HEADER, Header, Told, next_record},
 };
 
 /// What the world does next.
@@ -46,6 +46,7 @@ enum Move {
     Tell,
     /// What it has told arrives.
     Hear,
+    Narrow([bool; 2]),
 }
 
 fn moves() -> impl Strategy<Value = Move> {
@@ -68,14 +69,18 @@ fn moves() -> impl Strategy<Value = Move> {
         4 => Just(Move::Consume),
         2 => Just(Move::Tell),
         2 => Just(Move::Hear),
+        1 => any::<[bool; 2]>().prop_map(Move::Narrow),
     ]
 }
 
 /// Half of it is more than a block with its longest record here.
 const WINDOW: u32 = 512;
+const WIDEST: u64 = 4 * 512;
 const BLOCK: usize = 128;
 /// A bit of tags.
 const RETAGGED: u32 = 1 << 31;
+
+const NOTHING: Told = Told { consumed: 0, doubled: 0 };
 
 struct World {
     pool: Pool,
@@ -84,7 +89,7 @@ struct World {
     /// Blocks that the transport has, and blocks that have arrived.
     under_way: VecDeque<Vec<u8>>,
     arrived: VecDeque<Vec<u8>>,
-    news: VecDeque<u32>,
+    news: VecDeque<Told>,
     written: u32,
     posted: u32,
     consumed: u32,
@@ -143,12 +148,7 @@ impl World {
             Move::Post => self.post(),
             Move::PostShort => self.post_short(),
             Move::CloseEmpty => self.out.close_empty(&mut self.pool),
-            Move::Deliver => {
-                if let Some(block) = self.under_way.pop_front() {
-                    self.incoming.arrive((block.len() - HEADER) as u64).unwrap();
-                    self.arrived.push_back(block);
-                }
-            }
+            Move::Deliver => self.deliver(),
             Move::Consume => self.consume(),
             Move::Tell => {
                 if self.incoming.owes() {
@@ -156,8 +156,19 @@ impl World {
                 }
             }
             Move::Hear => {
-                if let Some(position) = self.news.pop_front() {
-                    self.out.consume(position).unwrap();
+                if let Some(told) = self.news.pop_front() {
+                    self.out.consume(told).unwrap();
+                }
+            }
+            // Whoever closes an idle connection; both do, but for one that has another one.
+            Move::Narrow([at_sender, at_receiver]) => {
+                if self.out.is_quiet() && self.news.is_empty() {
+                    if at_sender {
+                        self.out.narrow();
+                    }
+                    if at_receiver {
+                        self.incoming.narrow();
+                    }
                 }
             }
         }
@@ -186,7 +197,7 @@ impl World {
 
     fn post(&mut self) {
         let Some(block) = self.out.front() else { return };
-        block.address(0);
+        block.address(NOTHING);
         let bytes = block.message().to_vec();
         self.take(bytes);
         let block = self.out.leave().unwrap();
@@ -194,7 +205,7 @@ impl World {
     }
 
     fn post_short(&mut self) {
-        let Some(bytes) = self.out.short(56, 0) else { return };
+        let Some(bytes) = self.out.short(56, NOTHING) else { return };
         let bytes = bytes.to_vec();
         assert!((HEADER + 1..=56).contains(&bytes.len()));
         self.take(bytes);
@@ -212,7 +223,22 @@ impl World {
         self.under_way.push_back(bytes);
         let bytes: usize =
             self.under_way.iter().chain(&self.arrived).map(|it| it.len() - HEADER).sum();
-        assert!(bytes <= WINDOW as usize, "{bytes} bytes are on their way");
+        assert!(bytes as u64 <= WIDEST, "{bytes} bytes are on their way");
+    }
+
+    fn deliver(&mut self) {
+        let Some(block) = self.under_way.pop_front() else { return };
+        let bytes = (block.len() - HEADER) as u64;
+        self.incoming.arrive(bytes).unwrap();
+        let has_waited = Header::read(&block).unwrap().waited;
+        let is_first = self.arrived.is_empty();
+        self.arrived.push_back(block);
+        if has_waited && self.incoming.is_too_narrow(bytes) {
+            assert!(is_first, "it keeps what has come before");
+            if 2 * self.incoming.window() <= WIDEST {
+                self.incoming.widen();
+            }
+        }
     }
 
     fn consume(&mut self) {
@@ -303,15 +329,50 @@ proptest! {
         for next in moves {
             world.step(next);
         }
-        let known = world.out.known();
+        let Told { consumed: known, doubled } = world.out.known();
+        let told = |consumed| Told { consumed, doubled };
         let posted = world.out.written().wrapping_sub(u32::try_from(world.out.waiting()).unwrap());
         // Further than half of all positions is behind.
         if posted.wrapping_add(ahead).wrapping_sub(known) <= u32::MAX / 2 {
-            prop_assert!(world.out.consume(posted.wrapping_add(ahead)).is_err());
+            prop_assert!(world.out.consume(told(posted.wrapping_add(ahead))).is_err());
         }
-        prop_assert_eq!(world.out.consume(known.wrapping_sub(ahead)), Ok(false));
-        prop_assert_eq!(world.out.known(), known);
+        prop_assert_eq!(world.out.consume(told(known.wrapping_sub(ahead))), Ok(false));
+        prop_assert_eq!(world.out.known(), told(known));
+        for doubled in [22, 31, u8::MAX] {
+            let longest = Told { consumed: known, doubled };
+            prop_assert!(world.out.consume(longest).is_err(), "over 1 GiB");
+        }
     }
+}
+
+/// A sender that always has more than fits, for so many windows; its receiver consumes all that has come, or all but the latest block.
+fn window_after(windows: usize, keeps: bool) -> u64 {
+    let mut world = World::new();
+    for _ in 0..windows {
+        for _ in 0..20 {
+            world.step(Move::Write(32, None));
+            world.step(Move::Flush);
+            world.step(Move::Post);
+        }
+        while !world.under_way.is_empty() {
+            world.step(Move::Deliver);
+            while world.arrived.len() > usize::from(keeps) {
+                world.step(Move::Consume);
+            }
+        }
+        world.step(Move::Tell);
+        world.step(Move::Hear);
+    }
+    world.incoming.window()
+}
+
+#[test]
+fn a_window_is_doubled_once_a_window_while_its_receiver_has_nothing_left_to_consume() {
+    assert_eq!(window_after(1, false), u64::from(WINDOW), "nothing has waited");
+    assert_eq!(window_after(2, false), u64::from(2 * WINDOW));
+    assert_eq!(window_after(3, false), u64::from(2 * WINDOW), "less than a window has come");
+    assert_eq!(window_after(50, false), WIDEST);
+    assert_eq!(window_after(50, true), u64::from(WINDOW), "the receiver is slow");
 }
 
 #[test]
@@ -371,7 +432,8 @@ fn what_a_long_queue_took_is_given_back_when_it_is_empty() {
         while out.front().is_some() {
             pool.take_back(out.leave().unwrap());
         }
-        out.consume(out.written().wrapping_sub(u32::try_from(out.waiting()).unwrap())).unwrap();
+        let consumed = out.written().wrapping_sub(u32::try_from(out.waiting()).unwrap());
+        out.consume(Told { consumed, doubled: 0 }).unwrap();
         while let Some(notice) = out.due() {
             assert_eq!(notice, told);
             told += 1;

@@ -4,9 +4,11 @@
 //! | offset | size | field | meaning |
 //! |-------:|-----:|-------|---------|
 //! | 0 | 1 | `kind` | [`Kind`] |
-//! | 1 | 1 | `asks` | 1: the sender waits to hear that all of this has been consumed |
-//! | 2 | 2 | | 0 |
-//! | 4 | 4 | `consumed` | position of the opposite stream up to which its receiver has consumed it: the lower half |
+//! | 1 | 1 | `asks` | bit 0: the sender waits to hear that all of this has been consumed |
+//! | | | `waited` | bit 1: this has waited for room in the window |
+//! | 2 | 1 | `doubled` | how often the receiver of the opposite stream has doubled its window |
+//! | 3 | 1 | | 0 |
+//! | 4 | 4 | `consumed` | position of that stream up to which it has consumed it: the lower half |
 //! | 8 | | body | |
 //!
 //! | kind | as | body |
@@ -69,18 +71,31 @@ pub(crate) enum Kind {
     Stay = 6,
 }
 
+/// What the receiver of a stream tells its sender: more may be on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Half of the position up to which it has consumed it.
+    pub(crate) consumed: u32,
+    /// How often it has doubled the window.
+    pub(crate) doubled: u8,
+}
+
 /// The header of a message, as it was claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
     pub(crate) asks: bool,
-    pub(crate) consumed: u32,
+    pub(crate) waited: bool,
+    pub(crate) told: Told,
 }
 
 impl Header {
     #[inline]
     pub(crate) fn write(self, into: &mut [u8]) {
-        let word = u64::from(self.consumed) << 32 | u64::from(self.asks) << 8 | self.kind as u64;
+        let flags = u64::from(self.waited) << 1 | u64::from(self.asks);
+        let Told { consumed, doubled } = self.told;
+        let word = u64::from(consumed) << 32 | u64::from(doubled) << 16;
+        let word = word | flags << 8 | self.kind as u64;
         into[..HEADER].copy_from_slice(&word.to_le_bytes());
     }
 
@@ -96,16 +111,23 @@ impl Header {
             6 => Kind::Stay,
             _ => return Err(Broken::Kind),
         };
-        Ok(Self { kind, asks: word & 0x100 != 0, consumed: upper_half(word) })
+        Ok(Self::of_word(kind, word))
+    }
+
+    #[inline(always)]
+    fn of_word(kind: Kind, word: u64) -> Self {
+        let [_, flags, doubled, ..] = word.to_le_bytes();
+        let told = Told { consumed: upper_half(word), doubled };
+        Self { kind, asks: flags & 1 != 0, waited: flags & 2 != 0, told }
     }
 }
 
-/// The header of a message of this kind: whether its sender waits, and the position. `None`: it is another one, or none. Apart from [`Header::read`],
-/// since what most messages are is to stay in registers.
+/// The header of a message of this kind. `None`: it is another one, or none. Apart from [`Header::read`], since what most messages are is to stay in
+/// registers.
 #[inline(always)]
-pub(crate) fn header_of(kind: Kind, bytes: &[u8]) -> Option<(bool, u32)> {
+pub(crate) fn header_of(kind: Kind, bytes: &[u8]) -> Option<Header> {
     let word = u64::from_le_bytes(*bytes.first_chunk::<HEADER>()?);
-    (word & 0xff == kind as u64).then_some((word & 0x100 != 0, upper_half(word)))
+    (word & 0xff == kind as u64).then_some(Header::of_word(kind, word))
 }
 
 /// Four bytes of a body, where they are.
@@ -195,7 +217,8 @@ mod tests {
         }
 
         #[test]
-        fn a_header_is_read_as_it_was_written(asks: bool, consumed: u32) {
+        fn a_header_is_read_as_it_was_written(asks: bool, waited: bool, consumed: u32, doubled: u8) {
+            let told = Told { consumed, doubled };
             for kind in [
                 Kind::Hello,
                 Kind::Records,
@@ -204,10 +227,10 @@ mod tests {
                 Kind::Left,
                 Kind::Stay,
             ] {
-                let (header, mut bytes) = (Header { kind, asks, consumed }, [0; HEADER]);
+                let (header, mut bytes) = (Header { kind, asks, waited, told }, [0; HEADER]);
                 header.write(&mut bytes);
                 prop_assert_eq!(Header::read(&bytes).unwrap(), header);
-                prop_assert_eq!(header_of(kind, &bytes), Some((asks, consumed)));
+                prop_assert_eq!(header_of(kind, &bytes), Some(header));
                 let other = if kind == Kind::Records { Kind::Hello } else { Kind::Records };
                 prop_assert_eq!(header_of(other, &bytes), None);
             }

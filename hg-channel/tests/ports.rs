@@ -65,6 +65,47 @@ fn a_full_receiver(plugin: &dyn Plugin, url: &str) {
     world.until("it goes on", |world| world.consumed[1].len() == written as usize + 1);
 }
 
+/// Records from end 0 to end 1, which has looked in vain for a while before the window lets more leave.
+fn windows_of_records(world: &mut World, count: usize) {
+    let goal = world.consumed[1].len() + count;
+    watchdog::until("all is there", || {
+        while world.port(0).record(1, 0, 100, 1024).map(|room| room.fill(1)).is_ok() {}
+        for _ in 0..50 {
+            world.step(1, Instant::now());
+        }
+        world.round();
+        world.consumed[1].len() >= goal
+    });
+}
+
+fn a_narrow_window(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let idle = Duration::from_millis(200);
+    let limits = Limits::default().block(256).window(2048).widest(10_000).idle(idle);
+    let mut world = World::new(plugin, url, 2, limits);
+    windows_of_records(&mut world, 1000);
+    assert_eq!(world.port(1).stats().widened, 2, "2048, 4096, 8192");
+    assert_eq!(world.port(0).stats().widened, 0, "nothing goes that way");
+    world.is_lazy = true;
+    windows_in_vain(&mut world);
+    let held: usize = world.waiting[1].iter_mut().map(|block| block.arrived().bytes().len()).sum();
+    assert!((4096..=8192).contains(&held), "{held} bytes");
+    world.is_lazy = false;
+    let none = |world: &World| world.ports.iter().flatten().all(|it| it.connections() == 0);
+    world.until("the connection is idle, and closed", none);
+    windows_of_records(&mut world, 1000);
+    assert_eq!(world.port(1).stats().widened, 4, "from the beginning");
+    assert!(world.gone.iter().all(Vec::is_empty), "nobody is gone");
+}
+
+/// Records that nobody consumes.
+fn windows_in_vain(world: &mut World) {
+    for _ in 0..2000 {
+        let _full = world.port(0).record(1, 0, 100, 1024).map(|room| room.fill(1));
+        world.round();
+    }
+}
+
 /// Records that come one by one, of lengths that short cuts take and of others; one end begins while the others are at it, and one ends.
 fn one_by_one(plugin: &dyn Plugin, url: &str) {
     let _watchdog = Watchdog::start();
@@ -454,6 +495,7 @@ macro_rules! suite {
         mod $name {
             suite!(@ $plugin, $url, every_record_arrives_once_and_in_order_from_each_to_each, all_to_all);
             suite!(@ $plugin, $url, a_receiver_that_consumes_nothing_holds_a_window_at_most, a_full_receiver);
+            suite!(@ $plugin, $url, a_window_that_a_quick_receiver_waits_for_is_doubled_until_its_connection_rests, a_narrow_window);
             suite!(@ $plugin, $url, records_that_come_one_by_one_keep_no_other_end_from_being_heard, one_by_one);
             suite!(@ $plugin, $url, blocks_are_no_longer_than_messages_whatever_was_asked_for, long_blocks);
             suite!(@ $plugin, $url, acknowledgements_travel_by_what_goes_the_other_way, both_ways);

@@ -14,7 +14,7 @@ use crate::{
     error::{Broken, Error},
     near::Parcel,
     outgoing::Block,
-    wire::{HEADER, Header, Kind, Positions, SIGNED, half, header_of, word},
+    wire::{HEADER, Header, Kind, Positions, SIGNED, Told, half, header_of, word},
 };
 
 /// What a port's owner is told.
@@ -220,6 +220,9 @@ impl<N> Port<N> {
         if !self.ending.is_empty() {
             moved |= self.end_those_ending(now, !moved);
         }
+        if batch.completions.is_empty() && batch.parcels.is_empty() {
+            self.rounds_in_vain += 1;
+        }
         self.trust = if moved { 0 } else { self.trust.saturating_sub(1) };
         self.glimpses = match batch.completions.len() {
             0 if self.trust > 0 => GLIMPSES,
@@ -291,7 +294,7 @@ impl<N> Port<N> {
 
     #[inline]
     fn message(&mut self, from: Peer, message: &Message) -> Option<Sender> {
-        let Some((asks, consumed)) = header_of(Kind::Records, message.as_slice()) else {
+        let Some(header) = header_of(Kind::Records, message.as_slice()) else {
             return self.other_message(from, message);
         };
         let at = match self.latest {
@@ -317,17 +320,37 @@ impl<N> Port<N> {
             return self.broken(from, broken);
         }
         let end = link.end;
-        if consumed != link.out.known() && !self.heard(at, consumed) {
+        let is_news = header.told != link.out.known();
+        let waited_in_vain = self.rounds_in_vain - link.rounds_in_vain;
+        link.rounds_in_vain = self.rounds_in_vain;
+        if header.waited && waited_in_vain >= STARVED {
+            self.widen(at, bytes);
+        }
+        if is_news && !self.heard(at, header.told) {
             return self.broken(from, Broken::Consumed);
         }
-        Some(Sender { link: at, from: end, asks })
+        Some(Sender { link: at, from: end, asks: header.asks })
+    }
+
+    /// A block has arrived that had waited for the window, while this end had nothing to do.
+    #[cold]
+    fn widen(&mut self, at: u32, block: u64) {
+        let incoming = &mut self.links[at as usize].incoming;
+        let more = incoming.window();
+        let is_bounded =
+            2 * more <= self.limits.widest.into() && self.widened + more <= WIDENED_MAX;
+        if is_bounded && incoming.is_too_narrow(block) {
+            incoming.widen();
+            self.widened += more;
+            self.stats.widened += 1;
+        }
     }
 
     /// The other end says how far it has come. `false`: that cannot be.
     #[inline]
-    fn heard(&mut self, at: u32, consumed: u32) -> bool {
+    fn heard(&mut self, at: u32, told: Told) -> bool {
         let link = &mut self.links[at as usize];
-        match link.out.consume(consumed) {
+        match link.out.consume(told) {
             Ok(false) => true,
             Ok(true) => {
                 link.is_active = true;
@@ -348,7 +371,7 @@ impl<N> Port<N> {
     fn other_message(&mut self, from: Peer, message: &Message) -> Option<Sender> {
         let bytes = message.as_slice();
         let consumed = header_of(Kind::Consumed, bytes).filter(|_| bytes.len() == HEADER);
-        let Some((_, consumed)) = consumed else {
+        let Some(Header { told, .. }) = consumed else {
             return match Header::read(bytes) {
                 Ok(header) => self.greeting(from, header.kind, message),
                 Err(broken) => self.broken(from, broken),
@@ -366,7 +389,7 @@ impl<N> Port<N> {
                 None => return self.broken(from, Broken::Hello),
             },
         };
-        if self.heard(at, consumed) { None } else { self.broken(from, Broken::Consumed) }
+        if self.heard(at, told) { None } else { self.broken(from, Broken::Consumed) }
     }
 
     #[cold]
@@ -455,7 +478,7 @@ impl<N> Port<N> {
         let known = self.connections.get(&from).map(|it| it.link);
         // Without a signature it is heard once its sender's greeting is, which it may have overtaken.
         let at = known.or_else(|| self.signer(bytes))?;
-        if !self.heard(at, header.consumed) {
+        if !self.heard(at, header.told) {
             return self.broken(from, Broken::Consumed);
         }
         let state = self.connections.get(&from).map_or(State::Forgotten, |it| it.state);
@@ -495,12 +518,12 @@ impl<N> Port<N> {
                 let bytes = (block.message().len() - HEADER) as u64;
                 let arrived = self.links[link as usize].incoming.arrive(bytes);
                 debug_assert!(arrived.is_ok(), "threads of one process keep to the protocol");
-                self.heard(link, header.consumed);
+                self.heard(link, header.told);
                 Some(Sender { link, from, asks: header.asks })
             }
-            Parcel::Consumed { from, consumed } => {
+            Parcel::Consumed { from, told } => {
                 let at = self.link_of(from).ok()?;
-                self.heard(at, consumed);
+                self.heard(at, told);
                 None
             }
             Parcel::Gone { from } => {
@@ -527,6 +550,10 @@ const _: () = assert!(half(1 << 32) == 0);
 
 /// Connections with one end: each side makes one, beside those that are being closed.
 const CONNECTIONS_MAX: usize = 8;
+/// Rounds that find nothing, between two blocks of an end, after which it has lacked the second.
+const STARVED: u64 = 8;
+/// Bytes by which the windows of an end are longer than at first, together.
+const WIDENED_MAX: u64 = 16 << 20;
 /// Glimpses between two rounds that have found nothing, ...
 const GLIMPSES: u8 = 4;
 /// ... and such rounds since a glimpse has found something, after which there is one between two.

@@ -83,6 +83,10 @@ impl<N> Port<N> {
                 self.connections.iter().filter(|(_, it)| it.link == at && it.state == State::Open);
             link.way = open.next().map_or(Way::None, |(other, _)| Way::Peer(*other));
             link.is_blocked = false;
+            if matches!(link.way, Way::None) {
+                link.out.narrow();
+                self.widened -= link.incoming.narrow();
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{
     inbox::Closed,
     near::Parcel,
     outgoing::Block,
-    wire::{HEADER, Header, Kind, SIGNED},
+    wire::{HEADER, Header, Kind, SIGNED, Told},
 };
 
 /// A bit of the tokens of transfers; the others are the caller's.
@@ -47,7 +47,8 @@ impl<N> Port<N> {
             // It is being closed. A new one is made when it is gone, unless the other side goes on by this one.
             return Ok(());
         }
-        let op = Op::SendUnexpected { to: peer, message: self.signed(Kind::Hello, 0) };
+        let nothing = Told { consumed: 0, doubled: 0 };
+        let op = Op::SendUnexpected { to: peer, message: self.signed(Kind::Hello, nothing) };
         let hello = self.context.post(QUIET | HELLO | u64::from(at), op);
         let hello = hello.map_err(|refused| refused.error)?;
         self.links[at as usize].way = Way::Peer(peer);
@@ -84,8 +85,8 @@ impl<N> Port<N> {
         if link.is_blocked || !matches!(link.way, Way::Peer(_) | Way::Near) {
             return false;
         }
-        let consumed = link.incoming.consumed();
-        let Some(bytes) = link.out.short(INLINE_MAX, consumed) else { return false };
+        let told = link.incoming.telling();
+        let Some(bytes) = link.out.short(INLINE_MAX, told) else { return false };
         if let Way::Peer(to) = &link.way {
             let op = Op::SendUnexpected { to: *to, message: Message::copied(bytes) };
             if context.post(QUIET | u64::from(at), op).is_err() {
@@ -113,7 +114,7 @@ impl<N> Port<N> {
         let link = &mut links[at as usize];
         let failed = loop {
             let Some(block) = link.out.front() else { break None };
-            block.address(link.incoming.consumed());
+            block.address(link.incoming.telling());
             let bytes = block.message();
             let message = if bytes.len() <= INLINE_MAX {
                 Message::copied(bytes)
@@ -189,14 +190,12 @@ impl<N> Port<N> {
         if !link.incoming.owes() {
             return;
         }
-        let consumed = link.incoming.tell();
+        let told = link.incoming.tell();
         self.stats.acknowledgements += 1;
         let peer = match link.way {
             // Who has left hears nothing.
             Way::Near => {
-                return drop(
-                    self.near.push(link.end, Parcel::Consumed { from: self.me, consumed }),
-                );
+                return drop(self.near.push(link.end, Parcel::Consumed { from: self.me, told }));
             }
             Way::Left | Way::Gone(_) => return,
             Way::Peer(peer) => Some(peer),
@@ -209,7 +208,7 @@ impl<N> Port<N> {
         // Behind nothing else, it may go as any message: what has a connection needs no signature, and a transport is quickest so.
         if let (Way::Peer(to), false) = (&link.way, link.is_blocked || link.out.is_waiting()) {
             let mut message = Message::inline(HEADER);
-            let header = Header { kind: Kind::Consumed, asks: false, consumed };
+            let header = Header { kind: Kind::Consumed, asks: false, waited: false, told };
             header.write(message.as_mut_slice());
             let op = Op::SendUnexpected { to: *to, message };
             if self.context.post(QUIET | u64::from(at), op).is_ok() {
@@ -217,7 +216,7 @@ impl<N> Port<N> {
             }
         }
         let is_told = peer.is_some_and(|to| {
-            let op = Op::SendControl { to, message: self.signed(Kind::Consumed, consumed) };
+            let op = Op::SendControl { to, message: self.signed(Kind::Consumed, told) };
             self.context.post(QUIET | u64::from(at), op).is_ok()
         });
         if !is_told {
@@ -243,9 +242,9 @@ impl<N> Port<N> {
     }
 
     /// A message that says by itself who has sent it: control messages overtake the greeting of their connection.
-    fn signed(&self, kind: Kind, consumed: u32) -> Message {
+    fn signed(&self, kind: Kind, told: Told) -> Message {
         let mut bytes = [0; SIGNED];
-        Header { kind, asks: false, consumed }.write(&mut bytes);
+        Header { kind, asks: false, waited: false, told }.write(&mut bytes);
         bytes[HEADER..][..16].copy_from_slice(&self.directory.token);
         bytes[HEADER + 16..][..4].copy_from_slice(&self.me.to_le_bytes());
         bytes[HEADER + 20..][..4].copy_from_slice(&self.limits.window.to_le_bytes());
@@ -310,6 +309,7 @@ impl<N> Port<N> {
             return;
         }
         link.way = Way::Gone(reason.clone());
+        self.widened -= link.incoming.narrow();
         let (end, notices) = (link.end, link.out.end());
         let stale: Vec<Peer> = self
             .connections

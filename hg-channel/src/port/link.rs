@@ -40,6 +40,8 @@ pub(super) struct Link<N> {
     pub(super) kept: u32,
     /// Something has gone since the port has looked for idle ones.
     pub(super) is_active: bool,
+    /// Rounds of the port that had found nothing when the latest block came.
+    pub(super) rounds_in_vain: u64,
     /// A connection with the other end has ended, and another one has not: what has come by that is heard before the end is.
     pub(super) ending: Option<GoneReason>,
     /// By this connection the other end is to be told to go on, as soon as the transport takes it.
@@ -58,6 +60,7 @@ impl<N> Link<N> {
             is_owing: false,
             kept: 0,
             is_active: true,
+            rounds_in_vain: 0,
             ending: None,
             stays: None,
         }
@@ -71,8 +74,8 @@ impl<N> Link<N> {
     /// What is said of a connection that is idle.
     pub(super) fn says(&self, kind: Kind, positions: Positions) -> Message {
         let mut bytes = [0; LEAVE];
-        let consumed = self.incoming.consumed();
-        Header { kind, asks: false, consumed }.write(&mut bytes);
+        let told = self.incoming.telling();
+        Header { kind, asks: false, waited: false, told }.write(&mut bytes);
         positions.write(&mut bytes);
         Message::copied(&bytes)
     }

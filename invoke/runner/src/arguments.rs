@@ -63,6 +63,9 @@ pub(crate) struct Arguments {
     /// Bytes of calls that are on their way to one thread.
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().window)]
     window: u32,
+    /// What that is doubled up to, at a receiver that has run all that came while its sender has more.
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().widest)]
+    widest: u32,
     /// Bytes of calls that wait for one thread, with `--full queue`.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     queue_max: u64,
@@ -188,7 +191,7 @@ impl Arguments {
 
     /// How the workers of this process are opened.
     pub(crate) fn fabric(&self) -> Result<Fabric, Error> {
-        let limits = Limits::default().block(self.block).window(self.window);
+        let limits = Limits::default().block(self.block).window(self.window).widest(self.widest);
         let packing = match self.packing {
             Packed::Trad => Packing::Trad,
             Packed::Ovfl => Packing::Ovfl,

@@ -39,6 +39,8 @@ struct OfThread {
     blocks: u64,
     handed_over: u64,
     channels: u64,
+    /// Windows that were doubled.
+    widened: u64,
     /// Processor time of the whole process and run.
     cpu_seconds: f64,
     /// Most memory of the process so far.
@@ -62,6 +64,7 @@ impl OfThread {
             blocks: ended.stats.blocks,
             handed_over: ended.stats.handed_over,
             channels: ended.stats.channels,
+            widened: ended.stats.widened,
             cpu_seconds: cpu_seconds(),
             peak_rss_kib: peak_rss_kib(),
             wrong: ended.reader.wrong,
@@ -89,6 +92,7 @@ impl OfThread {
             blocks: self.blocks + other.blocks,
             handed_over: self.handed_over + other.handed_over,
             channels: self.channels + other.channels,
+            widened: self.widened + other.widened,
             cpu_seconds: self.cpu_seconds + if is_first { other.cpu_seconds } else { 0.0 },
             peak_rss_kib: self.peak_rss_kib.max(other.peak_rss_kib),
             wrong: self.wrong.plus(other.wrong),

@@ -1,0 +1,59 @@
+//! Bounds of channels.
+
+use std::time::Duration;
+
+use crate::wire::{HEADER, RECORD};
+
+/// Bounds of each channel; the same at all ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Bytes that a block is filled up to: 4 KiB. Where the transport takes less in one message, that.
+    pub block: usize,
+    /// Bytes of records that are on their way or wait to be consumed: 256 KiB. Half of it is the longest record.
+    pub window: u32,
+    /// What the window is doubled up to, at a receiver that has consumed everything while its sender waits for room: 1 MiB. Ends may have it otherwise. One end has
+    /// 16 MiB for that, of all its channels; a connection that was idle and is closed gives back what it has had of them.
+    pub widest: u32,
+    /// A connection over which nothing has gone for so long is closed, when both sides agree: 10 s.
+    pub idle: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let (window, widest) = (256 << 10, 1 << 20);
+        Self { block: 4096, window, widest, idle: Duration::from_secs(10) }
+    }
+}
+
+impl Limits {
+    /// Blocks of so many bytes: at least 64, at most half of the longest window, and at most what the transport takes in one message
+    /// ([`Port::at_most`]).
+    #[must_use]
+    pub fn block(self, bytes: usize) -> Self {
+        Self { block: bytes.clamp(64, BLOCK_MAX), ..self }
+    }
+
+    /// A window of so many bytes: at least two blocks, at most 1 GiB.
+    #[must_use]
+    pub fn window(self, bytes: u32) -> Self {
+        Self { window: bytes.min(WINDOW_MAX), ..self }
+    }
+
+    /// Windows are doubled up to so many bytes: none, where that is not twice [`Limits::window`].
+    #[must_use]
+    pub fn widest(self, bytes: u32) -> Self {
+        Self { widest: bytes.min(WINDOW_MAX), ..self }
+    }
+
+    /// Idle connections are closed after this.
+    #[must_use]
+    pub fn idle(self, after: Duration) -> Self {
+        Self { idle: after, ..self }
+    }
+}
+
+/// The longest window. Half of all positions are far more.
+pub(crate) const WINDOW_MAX: u32 = 1 << 30;
+/// Two of them fit in a window.
+const BLOCK_MAX: usize = (WINDOW_MAX / 2) as usize - HEADER - RECORD;
