@@ -14,8 +14,8 @@ use crate::progress::Progress;
 use crate::raw::ending;
 use crate::report::{self, Figure};
 use crate::{
-    bandwidth, faults, first, frozen, given, held, hung, idle, instructions, invoke, memory, rate,
-    routing, shuffle, soak, sort, syscalls, table, visor, waits, ways,
+    bandwidth, clients, faults, first, frozen, given, held, hung, idle, instructions, invoke,
+    memory, rate, routing, shuffle, soak, sort, syscalls, table, visor, waits, ways,
 };
 
 /// Measures Hydrargyrum, and what this machine allows.
@@ -92,6 +92,11 @@ enum Command {
     /// An application; started by `visor`.
     #[command(hide = true)]
     Visitor(visor::VisitorArguments),
+    /// Many clients of one server, with calls in flight, beside one of them.
+    Clients(clients::Arguments),
+    /// A client; started by `clients`.
+    #[command(hide = true)]
+    Client(clients::ClientArguments),
     /// Calls of a client whose other peers have stopped.
     Hung(hung::Arguments),
     /// Processor time, threads and wake-ups of engines with nothing to do.
@@ -116,6 +121,7 @@ impl Command {
             | Command::Invoked(_)
             | Command::Busy(_)
             | Command::Visitor(_)
+            | Command::Client(_)
             | Command::Crowd(_)
             | Command::Peer(_) => false,
             _ => true,
@@ -189,6 +195,8 @@ fn measured(arguments: Arguments) -> Result<(), Error> {
         Command::Held(held) => held::run(&held, arguments.json),
         Command::Visor(parts) => visor::run(&parts, arguments.json),
         Command::Visitor(visitor) => visor::visit(&visitor),
+        Command::Clients(clients) => clients::run(&clients, arguments.json),
+        Command::Client(client) => clients::client(&client),
         Command::Hung(hung) => hung::run(&hung, arguments.json),
         Command::Idle(idle) => idle::run(&idle, arguments.json),
         Command::Crowd(crowd) => crowd::serve(&crowd),

@@ -25,6 +25,7 @@
 
 mod bandwidth;
 mod cli;
+mod clients;
 mod error;
 mod faults;
 mod first;

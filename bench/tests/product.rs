@@ -47,6 +47,20 @@ fn a_crowd_is_measured_in_turns_with_a_single_peer() {
 }
 
 #[test]
+fn many_clients_are_measured_in_turns_with_one_and_with_those_that_block() {
+    let lines = lines(&["clients", "--clients", "3", "--repetitions", "1"]);
+    let of = |key: &str| lines[..3].iter().map(|line| line[key].clone()).collect::<Vec<_>>();
+    assert_eq!(of("peers"), [1, 3, 3].map(Value::from));
+    assert_eq!(of("wait"), ["adaptive", "adaptive", "block"].map(Value::from));
+    let rates: Vec<f64> = lines[..3].iter().map(|line| line["median"].as_f64().unwrap()).collect();
+    for (line, figure, of, to) in [(3, "clients_to_one", 1, 0), (4, "adaptive_to_block", 1, 2)] {
+        assert_eq!(lines[line]["figure"], figure);
+        let ratio = lines[line]["median"].as_f64().unwrap();
+        assert!((ratio - rates[of] / rates[to]).abs() < 1e-6 * ratio, "{ratio}: {rates:?}");
+    }
+}
+
+#[test]
 fn peers_that_have_stopped_are_measured_in_turns_with_a_single_peer() {
     let lines = lines(&["hung", "--peers", "3", "--repetitions", "1"]);
     let peers: Vec<&Value> = lines[..2].iter().map(|line| &line["peers"]).collect();
