@@ -7,20 +7,22 @@ mod reforming;
 mod seeing;
 #[cfg(test)]
 mod tests;
+mod watching;
 
 use std::{
     collections::BTreeMap,
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Waker},
     thread,
     time::{Duration, Instant},
 };
 
-use hg::{Address, CallError, OwnedCall, Peer, bulk::Usage};
+use hg::{Peer, bulk::Usage};
 use rustc_hash::FxHashMap;
 
-use self::{acquaintance::Acquaintances, blocks::Pull, member::Member, seeing::Seeing};
+use self::{
+    acquaintance::Acquaintances, blocks::Pull, member::Member, seeing::Seeing, watching::Watch,
+};
 use crate::{
     id::GroupId,
     inbox::{Closing, Inbox, Input, Opening, Sending},
@@ -32,15 +34,6 @@ use crate::{
 const IDLE: Duration = Duration::from_secs(3600);
 /// How long while something waits for memory: nobody tells when a transfer that was given up has ended.
 const HELD_UP: Duration = Duration::from_millis(1);
-
-/// A process that is watched, for all groups that have to know.
-struct Watch {
-    address: Address,
-    call: OwnedCall<watch>,
-    /// The group that it was asked for; and all that are interested, with the member's number there.
-    asked_for: GroupId,
-    interested: Vec<(GroupId, u32)>,
-}
 
 /// What may take so long and no longer.
 #[derive(Clone, Copy)]
@@ -116,15 +109,14 @@ impl<'e> Driver<'e> {
                 driver.act(id);
             }
             driver.fetch_held_up();
+            driver.expire();
             let mut context = Context::from_waker(&waker);
             has_moved |= driver.poll_pulls(&mut context);
             has_moved |= driver.poll_views(&mut context);
+            // The last: a call that nothing has polled wakes nobody, and what is found here may make more of them before the next round.
             has_moved |= driver.poll_watches(&mut context);
-            driver.expire();
             if !has_moved && driver.touched.is_empty() {
-                // Those that have ended are watchers no more, and give back their places among the requests in service.
-                let is_there = |request: &hg::Request| !request.is_cancelled();
-                driver.watchers.retain(|it| it.request().is_some_and(is_there));
+                driver.forget_watchers();
                 let next = driver.deadlines.first_key_value().map(|it| it.0.0);
                 let wait = next.map_or(IDLE, |it| it.saturating_duration_since(Instant::now()));
                 driver.wait(wait.min(if driver.held_up.is_empty() { IDLE } else { HELD_UP }));
@@ -245,13 +237,11 @@ impl<'e> Driver<'e> {
         self.inbox.remove(id);
         if let Some(member) = self.members.remove(&id) {
             self.crowded -= usize::from(member.near() > self.cores);
-            self.acquaintances.remove(&member.addresses, self.inbox);
+            self.acquaintances.remove(&member.addresses, &self.watchers, self.inbox);
         }
         self.forget_moves(id);
         self.disks.retain(|_, it| it.0 != id);
-        for watched in &mut self.watches {
-            watched.interested.retain(|it| it.0 != id);
-        }
+        self.unwatch(id);
     }
 
     /// What is on its way to a group is not wanted any more.
@@ -364,67 +354,6 @@ impl<'e> Driver<'e> {
             self.disks.insert(disk, (id, object));
         }
         member.machine.handle(event);
-    }
-
-    fn watch(&mut self, id: GroupId, member: u32) {
-        let Some(it) = self.members.get(&id) else { return };
-        let (address, own) = (it.addresses[member as usize].clone(), it.own);
-        match self.watch_process(&address, (id, own)) {
-            Ok(watched) => watched.interested.push((id, member)),
-            Err(error) => self.give(id, Event::Gone { member, why: error.to_string() }),
-        }
-    }
-
-    /// The watch of a process, asked for by this member of that group where there is none.
-    fn watch_process(
-        &mut self,
-        address: &Address,
-        (group, own): (GroupId, u32),
-    ) -> Result<&mut Watch, hg::Error> {
-        let place = self.watches.iter().position(|it| it.address == *address);
-        if place.is_none() {
-            let peer = self.engine.lookup(address)?;
-            self.watches.push(Watch {
-                address: address.clone(),
-                call: self.engine.call_owned(watch, &peer, (group, own)),
-                asked_for: group,
-                interested: Vec::new(),
-            });
-        }
-        let place = place.unwrap_or(self.watches.len() - 1);
-        Ok(&mut self.watches[place])
-    }
-
-    fn poll_watches(&mut self, context: &mut Context<'_>) -> bool {
-        let mut ended = Vec::new();
-        self.watches.retain_mut(|it| match Pin::new(&mut it.call).poll(context) {
-            Poll::Pending => true,
-            Poll::Ready(outcome) => {
-                let interested = std::mem::take(&mut it.interested);
-                ended.push((it.asked_for, it.address.clone(), interested, outcome));
-                false
-            }
-        });
-        let has_moved = !ended.is_empty();
-        for (asked_for, address, interested, outcome) in ended {
-            let (is_one, why) = match outcome {
-                Ok(()) => (false, "it has ended its multicast".to_owned()),
-                Err(CallError::Handler(unknown)) => (true, unknown.to_string()),
-                Err(CallError::PeerGone { reason, .. }) => (false, reason.to_string()),
-                Err(error) => (false, error.to_string()),
-            };
-            self.acquaintances.forget(&address, !is_one, self.inbox);
-            for (id, member) in interested {
-                if is_one && id != asked_for {
-                    self.watch(id, member); // Of this one nothing was said.
-                } else if is_one {
-                    self.give(id, Event::Unknown { member, why: why.clone() });
-                } else {
-                    self.give(id, Event::Gone { member, why: why.clone() });
-                }
-            }
-        }
-        has_moved
     }
 }
 

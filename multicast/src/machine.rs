@@ -16,6 +16,7 @@
 //!   the bytes that nobody has received yet.
 
 mod blocks;
+mod joining;
 mod lane;
 mod message;
 mod object;
@@ -125,6 +126,10 @@ pub(crate) enum Event<S> {
     Gone {
         member: u32,
         why: String,
+    },
+    /// The root's call may not have reached it.
+    NotCalled {
+        member: u32,
     },
     /// A member's process is not in the group, or not yet, or not any more.
     Unknown {
@@ -373,6 +378,7 @@ impl<S> Machine<S> {
             Event::Wrong { from, why } => self.fail(from, &why, true),
             Event::Finished { object } => self.handle_finished(object),
             Event::Late => self.handle_late(),
+            Event::NotCalled { member } => self.call_again(member),
             Event::Close => self.close(),
         }
     }
@@ -435,92 +441,32 @@ impl<S> Machine<S> {
         }
     }
 
-    fn join(&self) -> Message<S> {
-        Message::Join { digest: self.config.digest, whole: self.whole }
-    }
-
-    fn handle_join(&mut self, from: u32, digest: u64, whole: u64) {
-        if self.phase != Phase::Joining || self.joined.contains_key(&from) {
-            return; // It was called, and had joined.
-        }
-        if digest != self.config.digest {
-            self.fail(from, "it was told of other members, or of other nodes", true);
-            return;
-        }
-        // Nobody has what was not sent.
-        self.joined.insert(from, whole.min(self.next));
-        self.actions.push_back(Action::Watch { member: from });
-        if self.joined.len() + 1 == self.config.nodes.len() {
-            self.phase = Phase::Open;
-            self.begin_as_root();
-            self.actions.push_back(Action::Joined);
-            self.pump();
-            self.close_if_done();
-        }
-    }
-
-    fn begin(&mut self, next: u64) {
-        if self.phase != Phase::Joining {
-            return;
-        }
-        self.phase = Phase::Open;
-        // What the root will not send again, and is not whole, never will be.
-        self.lose(next);
-        self.next = self.whole.max(next);
-        (self.whole, self.deliver) = (self.next, self.next);
-        self.watch_root();
-        self.actions.push_back(Action::Joined);
-        self.begin_objects();
-    }
-
-    /// It has not heard of the group. Before it has called nothing else is to be expected of the root.
-    fn handle_unknown(&mut self, member: u32, why: &str) {
-        if member == 0 && self.phase == Phase::Joining {
-            self.watches_root = false;
-            if std::mem::take(&mut self.was_called) {
-                self.watch_root(); // Asked before it was there.
-            }
-        } else {
-            self.handle_gone(member, why);
-        }
-    }
-
-    /// From the first: it may die with its word that all are there still unsent.
-    fn watch_root(&mut self) {
-        if !std::mem::replace(&mut self.watches_root, true) {
-            self.actions.push_back(Action::Watch { member: 0 });
-        }
-    }
-
-    fn handle_late(&mut self) {
-        if self.phase != Phase::Joining {
-            return;
-        }
-        let missing = (1..self.members()).find(|it| !self.joined.contains_key(it));
-        match missing.filter(|_| self.config.own == 0) {
-            Some(member) => self.fail(member, "it has not joined in time", true),
-            None => self.fail(0, "it has not begun in time", true),
-        }
-    }
-
     fn handle_gone(&mut self, member: u32, why: &str) {
         let is_root = self.config.own == 0;
         if is_root && self.phase == Phase::Joining && !self.joined.contains_key(&member) {
             return; // It may come yet.
         }
-        self.dead.insert(member);
-        match self.phase {
+        match &self.phase {
             Phase::Closing => {
-                self.heard.insert(member);
+                self.dead.insert(member);
+                if self.heard.insert(member) {
+                    // It may live, and have lost that word with a connection.
+                    self.tell(member, Message::Closed { count: self.next });
+                }
                 self.close_if_heard();
             }
             // It may have heard before this one that all is closed, and ended. The root knows that.
             Phase::Joining | Phase::Open if !is_root && member != 0 => {
+                self.dead.insert(member);
                 self.tell(0, Message::Unreachable { member, why: bounded(why) });
             }
-            Phase::Joining | Phase::Open | Phase::Closed | Phase::Failed { .. } => {
-                self.fail(member, why, true);
+            Phase::Failed { member: by, why } => {
+                let message = Message::Failed { member: *by, why: why.clone() };
+                if self.dead.insert(member) {
+                    self.tell(member, message);
+                }
             }
+            Phase::Joining | Phase::Open | Phase::Closed => self.fail(member, why, true),
         }
     }
 
@@ -548,7 +494,7 @@ impl<S> Machine<S> {
         self.fail(member, &format!("it broke the protocol: {why}"), true);
     }
 
-    /// The group has failed by a member. `tells`: the others hear it from here, that one too: it may live. Not where its end was noticed here.
+    /// The group has failed by a member. `tells`: the others hear it from here, that one too: it may live, where no more than a connection has ended.
     fn fail(&mut self, member: u32, why: &str, tells: bool) {
         if self.is_over() {
             self.dead.insert(member);

@@ -124,7 +124,10 @@ impl fmt::Debug for Multicast {
     }
 }
 
-fn serve(builder: hg::Builder, inbox: &Arc<Inbox>) -> Result<hg::Builder, hg::RegisterError> {
+pub(crate) fn serve(
+    builder: hg::Builder,
+    inbox: &Arc<Inbox>,
+) -> Result<hg::Builder, hg::RegisterError> {
     let (told, met, watched) = (Arc::clone(inbox), Arc::clone(inbox), Arc::clone(inbox));
     builder
         .serve(tell, move |request, (group, from, message)| {

@@ -98,7 +98,7 @@ pub(super) struct Member {
     introductions: FxHashMap<(u32, u64, u64), Header>,
     sendings: FxHashMap<u64, Completer<Result<(), Failure>>>,
     joining: Vec<Completer<Result<(), Failure>>>,
-    has_joined: bool,
+    pub(super) has_joined: bool,
     closing: Option<Closing>,
     pub(super) reforming: Option<OnReformed>,
     pub(super) reformed: Option<(GroupId, Vec<u32>)>,
@@ -136,6 +136,12 @@ impl Member {
             reforming: None,
             reformed: None,
         }
+    }
+
+    /// The number of the member at this address.
+    pub(super) fn place_of(&self, address: &Address) -> Option<u32> {
+        let place = self.addresses.iter().position(|it| it == address)?;
+        u32::try_from(place).ok()
     }
 
     /// Whether a member is on this node.

@@ -117,7 +117,7 @@ impl Driver<'_> {
         self.inbox.follow(id, new);
         self.remove(id);
         self.insert(new, member);
-        self.acquaintances.remove(&before, self.inbox);
+        self.acquaintances.remove(&before, &self.watchers, self.inbox);
         let within = if own == 0 { within } else { within.saturating_add(within / 2) };
         self.set_deadline(new, within, Limit::Join);
         self.act(new);

@@ -1,6 +1,7 @@
 //! Strangers, and members that say what is not theirs to say.
 
 mod alone;
+mod meeting;
 
 use std::{
     fs::File,

@@ -145,7 +145,7 @@ fn who_is_blamed_and_may_live_is_told_by_whoever_blames_it_and_by_the_root() {
     let why = String::new;
     let failed = |member| Message::Failed { member, why: why() };
     assert_eq!(told(1, Event::Wrong { from: 0, why: why() }), [0, 2]);
-    assert_eq!(told(1, Event::Gone { member: 0, why: why() }), [2], "there is nobody");
+    assert_eq!(told(1, Event::Gone { member: 0, why: why() }), [0, 2], "it may live");
     assert_eq!(told(0, Event::Message { from: 1, message: failed(2) }), [1, 2]);
     let by_others = told(2, Event::Message { from: 1, message: failed(0) });
     assert!(by_others.is_empty(), "{by_others:?}");

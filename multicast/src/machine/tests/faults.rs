@@ -105,6 +105,24 @@ impl World {
             _ => true,
         });
         self.notice_all(is_cut);
+        self.call_again(is_cut);
+    }
+
+    /// What roots have called others by may be lost.
+    fn call_again(&mut self, is_over: impl Fn(usize, usize) -> bool) {
+        for group in 0..self.groups.len() {
+            if self.groups[group].machines[0].is_none() {
+                continue; // It has not begun: who is in it is not known.
+            }
+            for place in 1..self.groups[group].processes.len() {
+                let processes = &self.groups[group].processes;
+                if is_over(processes[0], processes[place]) {
+                    let event = Event::NotCalled { member: u32::try_from(place).unwrap() };
+                    let after = self.random.below(NOTICE_MAX);
+                    self.plan(after, Happening::Machine { group, member: 0, event });
+                }
+            }
+        }
     }
 
     /// Watches of these by those end.
