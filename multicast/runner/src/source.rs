@@ -21,6 +21,8 @@ pub struct Source {
     pub entries: Vec<Entry>,
     /// Where each lies.
     pub places: Vec<PathBuf>,
+    /// When each was changed last, its times among it: who sets those back does not set this one.
+    changed: Vec<(i64, i64)>,
 }
 
 impl Source {
@@ -30,7 +32,7 @@ impl Source {
     /// # Errors
     /// One is not there, or cannot be copied: the path says which.
     pub fn gather(paths: &[PathBuf], recursive: bool) -> Result<Self, Trouble> {
-        let mut this = Self { entries: Vec::new(), places: Vec::new() };
+        let mut this = Self { entries: Vec::new(), places: Vec::new(), changed: Vec::new() };
         for path in paths {
             let trouble = |why: &dyn std::fmt::Display| Trouble::new(path.display(), why);
             let metadata = fs::metadata(path).map_err(|error| trouble(&error))?;
@@ -77,6 +79,7 @@ impl Source {
             mtime,
         });
         self.places.push(place.to_owned());
+        self.changed.push((metadata.ctime(), metadata.ctime_nsec()));
         if !is_folder {
             return Ok(());
         }
@@ -112,7 +115,9 @@ impl Source {
         let metadata = file.metadata().map_err(|error| self.trouble(entry, error))?;
         let known = &self.entries[entry as usize];
         let mtime = (metadata.mtime(), u32::try_from(metadata.mtime_nsec()).unwrap_or(0));
-        if known.what != What::File(metadata.len()) || known.mtime != mtime {
+        let changed = (metadata.ctime(), metadata.ctime_nsec());
+        let is_same = known.mtime == mtime && self.changed[entry as usize] == changed;
+        if known.what != What::File(metadata.len()) || !is_same {
             return Err(self.trouble(entry, "has changed while it was copied"));
         }
         Ok(())

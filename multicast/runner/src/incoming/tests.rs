@@ -263,6 +263,29 @@ fn a_file_that_changes_while_it_is_sent_gets_its_name_nowhere() {
 }
 
 #[test]
+fn a_file_that_is_changed_and_has_its_time_set_back_gets_its_name_nowhere() {
+    let (from, to) = (TestFolder::new(), TestFolder::new());
+    let path = file(&from, "file", &bytes(3 * 4096, 1));
+    let before = fs::metadata(&path).unwrap();
+    let sender = Sender::new(std::slice::from_ref(&path));
+    let (mut incoming, mut outgoing) = sender.begin(&to).unwrap();
+    incoming.take(&outgoing.next_part(PART).unwrap()).unwrap();
+    // The clock of the file system has to go on.
+    let time = |it: &fs::Metadata| (it.ctime(), it.ctime_nsec());
+    while time(&fs::metadata(file(&to, "clock", b"")).unwrap()) == time(&before) {}
+    fs::remove_file(to.0.join("clock")).unwrap();
+    fs::write(&path, bytes(3 * 4096, 2)).unwrap();
+    let changed = fs::File::options().write(true).open(&path).unwrap();
+    changed.set_modified(before.modified().unwrap()).unwrap();
+    while let Some(part) = outgoing.next_part(PART) {
+        incoming.take(&part).unwrap();
+    }
+    assert!(outgoing.failed()[0].why.contains("has changed"));
+    assert!(incoming.finish().is_err());
+    assert_eq!(to.names(), [spool::NAME]);
+}
+
+#[test]
 fn what_somebody_changes_on_the_disk_meanwhile_gets_no_name() {
     let (from, to) = (TestFolder::new(), TestFolder::new());
     let sender = Sender::new(&[file(&from, "file", &bytes(3 * 4096, 1))]);
