@@ -155,6 +155,26 @@ fn a_receiver_that_is_stopped_is_left_out_where_that_is_wanted_and_resumes_when_
     assert!(code == Some(0) && net.has_file(1) && net.has_file(2), "{out}{err}");
 }
 
+/// Nobody is told but by silence.
+#[test]
+fn a_receiver_whose_cable_is_cut_is_named_and_the_other_gets_everything() {
+    for give_up in [&["--give-up", "3"][..], &[]] {
+        let Some(net) = Net::new() else { return };
+        let mut sender = net.sender_with(give_up);
+        net.let_flow(&mut sender);
+        net.hosts.link(1).down();
+        let (code, out, err) = Net::end(&mut sender);
+        let cut = &net.receivers[0].address;
+        let lost = |line: &str| line.starts_with(&format!("multicast-cp: {cut}: "));
+        assert!(code == Some(1) && err.lines().any(lost), "{give_up:?}: {out}{err}");
+        assert!(!err.contains(&net.receivers[1].address), "{give_up:?}: {out}{err}");
+        assert!(net.has_file(2) && !net.test.0.join("1/file").exists(), "{out}{err}");
+        net.hosts.link(1).up();
+        let (code, out, err) = Net::end(&mut net.sender());
+        assert!(code == Some(0) && net.has_file(1) && net.has_file(2), "{out}{err}");
+    }
+}
+
 #[test]
 fn a_sender_that_is_killed_leaves_nothing_that_the_next_one_does_not_take_up() {
     let Some(net) = Net::new() else { return };
