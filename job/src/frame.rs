@@ -101,6 +101,18 @@ pub(crate) struct Letter {
     pub value: Arc<[u8]>,
 }
 
+impl Letter {
+    /// Bytes of it in a frame.
+    pub(crate) fn len(&self) -> usize {
+        letter_len(self.to.len(), self.value.len())
+    }
+}
+
+/// Bytes of a letter with so many runs, whose value has so many.
+pub(crate) fn letter_len(runs: usize, value: usize) -> usize {
+    3 * 4 + RUN_LEN * runs + value
+}
+
 /// Values for some ranks, of one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Post {

@@ -1,16 +1,20 @@
 //! The start of a job of any size in one process: the hubs' real state machines, and between them queues instead of sockets.
 //! Ranks that have no hub are what they say and what they are told. Counted is what a real job would send.
 
+mod expected;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     ops::Range,
     sync::Arc,
 };
 
+pub use self::expected::{Bounds, Expected, Start};
+pub use crate::tree::Run;
 use crate::{
     frame::{Down, Hello, Letter, Post, Up, What},
     hub::state::{Effect, Hub},
-    tree::{Branch, Run, parts},
+    tree::{Branch, parts},
 };
 
 /// What one process has had to do with.
@@ -26,6 +30,9 @@ pub struct Load {
     pub letters: u64,
     /// The most bytes of frames that waited for its hub at a time: sent by others, or by its own rank, and not handled yet.
     pub waiting: u64,
+    /// The most bytes of values in its hub at a time, when it has handled a frame: come, and without room to be passed on; or
+    /// sorted by side, and without leave to be sent.
+    pub held: u64,
 }
 
 /// Which ranks one heads, and the parts of those, its own rank first.
@@ -86,10 +93,8 @@ impl Simulation {
         let mut run =
             Self { size, hubs, parents, loads, to_hubs, waiting, came, ended, nodes, told, random };
         for rank in 0..size {
-            let hello = |rank: u32| {
-                let host = format!("0f3b1c2e-7d64-4a0e-8f51-{:012}", host_of(rank));
-                Hello { token: Vec::new(), rank, size, host }
-            };
+            let hello =
+                |rank: u32| Hello { token: Vec::new(), rank, size, host: host(host_of(rank)) };
             if run.hubs.contains_key(&rank)
                 && let Some(above) = Branch::of(rank, size).parent
             {
@@ -108,7 +113,7 @@ impl Simulation {
     pub fn share(&mut self, value: &[u8]) {
         for rank in 0..self.size {
             let values = (rank == 0).then(|| value.to_vec()).into_iter().collect();
-            let (channel, what) = ("shuffle.x".to_owned(), What::Share);
+            let (channel, what) = (CHANNEL.to_owned(), What::Share);
             self.say(
                 rank,
                 self.parents[rank as usize],
@@ -124,7 +129,7 @@ impl Simulation {
         for rank in 0..self.size {
             let letter =
                 Letter { from: rank, to: Run::of(&peers(rank)), value: Arc::clone(&value) };
-            let post = Post { channel: "shuffle.x".to_owned(), number: 0, letters: vec![letter] };
+            let post = Post { channel: CHANNEL.to_owned(), number: 0, letters: vec![letter] };
             self.say(rank, self.parents[rank as usize], Up::Post(post));
         }
         self.settle();
@@ -207,6 +212,8 @@ impl Simulation {
         };
         assert!(is_well, "hubs and ranks of this project know how to behave");
         self.carry_out(at);
+        let (load, hub) = (&mut self.loads[at as usize], &self.hubs[&at]);
+        load.held = load.held.max(hub.held() as u64);
     }
 
     fn carry_out(&mut self, at: u32) {
@@ -271,6 +278,14 @@ impl Simulation {
         self.random.to_le_bytes()[3]
     }
 }
+
+/// What a rank says of its host.
+fn host(node: u32) -> String {
+    format!("0f3b1c2e-7d64-4a0e-8f51-{node:012}")
+}
+
+/// On which all is said.
+const CHANNEL: &str = "shuffle.x";
 
 impl Message {
     /// The child, or `None`: the hub above.

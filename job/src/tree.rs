@@ -54,26 +54,48 @@ pub(crate) fn parts(ranks: &Range<u32>) -> impl Iterator<Item = Range<u32>> + us
 
 /// Ranks at equal distances: how many are named in a few bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
-    pub(crate) first: u32,
+pub struct Run {
+    /// The lowest one.
+    pub first: u32,
     /// At least 1.
-    pub(crate) step: u32,
+    pub step: u32,
     /// At least 1.
-    pub(crate) count: u32,
+    pub count: u32,
 }
 
 impl Run {
     /// Ascending numbers, cut greedily.
-    pub(crate) fn of(mut numbers: &[u32]) -> Vec<Self> {
-        let mut runs = Vec::new();
-        while let [first, rest @ ..] = numbers {
-            let step = rest.first().map_or(1, |second| second - first);
-            let is_next = |pair: &&[u32]| pair[1] - pair[0] == step;
-            let more = numbers.windows(2).take_while(is_next).count();
-            let count = u32::try_from(more + 1).expect("not more than ranks");
-            runs.push(Self { first: *first, step, count });
-            numbers = &numbers[more + 1..];
+    #[must_use]
+    pub fn of(numbers: &[u32]) -> Vec<Self> {
+        Self::joined(numbers.iter().map(|first| Self { first: *first, step: 1, count: 1 }))
+    }
+
+    /// The same of numbers that are given as runs, one behind the other.
+    #[must_use]
+    pub fn joined(given: impl IntoIterator<Item = Self>) -> Vec<Self> {
+        let mut runs: Vec<Self> = Vec::new();
+        for mut next in given {
+            while let Some(last) = runs.last_mut() {
+                let end = last.first + (last.count - 1) * last.step;
+                if last.count == 1 {
+                    last.step = next.first - end;
+                } else if next.first - end != last.step {
+                    break;
+                }
+                let taken = if next.step == last.step { next.count } else { 1 };
+                last.count += taken;
+                next.first += taken * next.step;
+                next.count -= taken;
+                if next.count == 0 {
+                    break;
+                }
+            }
+            if next.count > 0 {
+                runs.push(next);
+            }
         }
+        // The step of one number is not looked at.
+        runs.iter_mut().filter(|run| run.count == 1).for_each(|run| run.step = 1);
         runs
     }
 
@@ -151,6 +173,9 @@ mod tests {
             let runs = Run::of(&numbers);
             prop_assert!(runs.iter().all(|run| run.is_below(200)));
             prop_assert_eq!(&all(runs.clone()), &numbers);
+            prop_assert_eq!(&Run::joined(runs.clone()), &runs);
+            let (low, high) = numbers.split_at(numbers.len() / 2);
+            prop_assert_eq!(&Run::joined([Run::of(low), Run::of(high)].concat()), &runs);
             let range = start..start + len;
             let within = runs.iter().filter_map(|run| run.within(&range)).collect();
             let expected: Vec<u32> = numbers.into_iter().filter(|number| range.contains(number)).collect();

@@ -16,7 +16,7 @@
 //! | `posts.rs` | values for some ranks, on their way |
 
 mod asks;
-mod posts;
+pub(crate) mod posts;
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -61,6 +61,28 @@ proptest! {
     }
 
     #[test]
+    fn what_each_process_sends_and_holds_is_within_what_was_expected(
+        size in 1_u32..2500, seed in any::<u64>(), per_host in 1_u32..70, value in 0_usize..40_000,
+        pairs in prop::collection::btree_set((0_u32..2500, 0_u32..2500), 0..400),
+    ) {
+        let mut run = Simulation::join(size, seed, |rank| rank / per_host);
+        run.share(&[0; 48]);
+        let peers = peers(size, &pairs);
+        let peers = |rank: u32| peers[rank as usize].iter().copied().collect::<Vec<_>>();
+        run.exchange(&vec![0; value], peers);
+        let nodes: Vec<u32> = (0..size).map(|rank| rank / per_host).collect();
+        let runs = |rank| Run::of(&peers(rank));
+        let start = Start { nodes: &nodes, shared: 48, value, peers: &runs };
+        let ranks: Vec<u32> = (0..size).collect();
+        for (rank, (load, expected)) in run.loads().iter().zip(start.expected(&ranks)).enumerate() {
+            prop_assert_eq!((load.connections, load.letters), (expected.connections, expected.letters));
+            let is_within = expected.frames.contains(load.frames) && expected.bytes.contains(load.bytes)
+                && load.waiting <= expected.waiting && load.held <= expected.held;
+            prop_assert!(is_within, "rank {}: {:?}, {:?}", rank, load, expected);
+        }
+    }
+
+    #[test]
     fn a_death_anywhere_is_told_to_every_rank_once(
         size in 2_u32..2500, seed in any::<u64>(), at in any::<prop::sample::Index>(),
     ) {

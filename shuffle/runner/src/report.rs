@@ -7,7 +7,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use hg_job::{Job, NodeMap};
+use hg_job::{Job, NodeMap, simulate::Bounds};
 use hg_job_runner::{
     process::{cpu_seconds, peak_rss_kib},
     say::unless_closed,
@@ -356,6 +356,13 @@ pub(crate) fn of_plan(plan: &Plan) -> String {
         let extremes = plan.extremes(figure);
         serde_json::json!({ "min": extremes.min, "max": extremes.max })
     };
+    let start: serde_json::Map<String, serde_json::Value> = plan
+        .start()
+        .figures()
+        .map(|(name, Bounds { least, most })| {
+            (name.replace(' ', "_"), serde_json::json!({ "min": least, "max": most }))
+        })
+        .collect();
     let all = serde_json::json!({
         "ranks": plan.ranks(),
         "nodes": plan.nodes(),
@@ -365,8 +372,7 @@ pub(crate) fn of_plan(plan: &Plan) -> String {
         "network_connections": figure(|process| process.network_connections),
         "message_bytes": figure(|process| process.bytes),
         "backlog_bytes": figure(|process| process.backlog_bytes),
-        "start_connections": plan.start().connections,
-        "start_passed_on": plan.start().passed_on,
+        "start": start,
         "table_bytes": figure(|process| process.table_bytes),
     });
     format!("{all}\n")

@@ -150,15 +150,11 @@ impl Routes {
     /// its own towards. They are connected to it as well.
     #[must_use]
     pub fn peers(&self) -> Vec<u32> {
-        let mut peers: Vec<u32> = self.unsorted_peers().collect();
-        peers.sort_unstable();
-        peers
-    }
-
-    /// The same in the order in which they are found.
-    fn unsorted_peers(&self) -> impl Iterator<Item = u32> + '_ {
         let others = self.represented().map(|node| self.counterpart(node));
-        self.neighbours().chain(others)
+        let mut peers: Vec<u32> = self.neighbours().chain(others).collect();
+        // Two lists in order, as a rule: the stable sort merges them.
+        peers.sort();
+        peers
     }
 
     /// The rank of this node that represents it towards `node`.

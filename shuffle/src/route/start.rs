@@ -5,71 +5,54 @@ use std::{fmt, sync::Arc};
 
 use hg_job::{
     NodeMap,
-    simulate::{Load, Simulation, headed},
+    simulate::{Bounds, Expected, Load, Run, Simulation, headed},
 };
 
 use super::Routes;
 
-/// Of the process that has the most of each.
+/// What the start costs a process, counted from the map: connections, frames and bytes that it sends, addresses that it passes
+/// on, and what waits at it. How frames are filled follows from their order, so some of it has a least and a most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Start {
-    /// Connections to other processes.
-    pub connections: u64,
-    /// Addresses that it passes on for others, one for each process that it passes them to.
-    pub passed_on: u64,
-}
+pub struct Start(Expected);
 
 impl Start {
-    /// Of the first process at each height of the tree, which no other one of that height exceeds by more than what nodes
-    /// differ in.
+    /// The most of each among the first processes at each height of the tree, which no other one of that height exceeds by more
+    /// than what nodes differ in.
     #[must_use]
     pub fn new(map: &NodeMap) -> Self {
-        let map = Arc::new(map.clone());
-        let mut most = Self::default();
-        let mut rank = 0;
-        loop {
-            let of = Self::of(&map, rank);
-            most.connections = most.connections.max(of.connections);
-            most.passed_on = most.passed_on.max(of.passed_on);
-            let (_, parts) = headed(rank, map.size());
-            match parts.get(1) {
-                Some(part) if part.len() > 1 => rank = part.start,
-                _ => return most,
-            }
+        let (mut ranks, mut rank) = (vec![0], 0);
+        while let Some(part) = headed(rank, map.size()).1.get(1).filter(|part| part.len() > 1) {
+            rank = part.start;
+            ranks.push(rank);
         }
+        let all = Self::of(map, &ranks);
+        let most = |figure: &Figure| {
+            let each = all.iter().map(figure.planned);
+            each.fold(Bounds::default(), |one, other| Bounds {
+                least: one.least.max(other.least),
+                most: one.most.max(other.most),
+            })
+        };
+        let [connections, frames, bytes, letters, waiting, held] = FIGURES.each_ref().map(most);
+        let (connections, letters) = (connections.most, letters.most);
+        let (waiting, held) = (waiting.most, held.most);
+        Self(Expected { connections, letters, frames, bytes, waiting, held })
     }
 
-    /// Of one rank.
+    /// Of each of these ranks.
     #[must_use]
-    pub fn of(map: &Arc<NodeMap>, rank: u32) -> Self {
-        let (ranks, parts) = headed(rank, map.size());
-        let below = parts.get(1..).unwrap_or_default();
-        let routes = |rank: u32| Routes::new(Arc::clone(map), rank);
-        let mut marks = vec![0_u32; map.size() as usize];
-        let mut passed_on = 0;
-        for (mark, part) in (1..).zip(below) {
-            // What a part gets: the addresses of all peers of its ranks but their own.
-            let others = map.size() as usize - part.len();
-            let mut wanted = 0;
-            for rank in part.clone() {
-                let routes = routes(rank);
-                for peer in routes.unsorted_peers().filter(|peer| !part.contains(peer)) {
-                    let is_new = std::mem::replace(&mut marks[peer as usize], mark) != mark;
-                    wanted += usize::from(is_new);
-                }
-                if wanted == others {
-                    break;
-                }
-            }
-            passed_on += wanted as u64;
-        }
-        let is_hub = !below.is_empty();
-        if is_hub && rank > 0 {
-            let leaves =
-                |own: &u32| routes(*own).unsorted_peers().any(|peer| !ranks.contains(&peer));
-            passed_on += ranks.clone().filter(leaves).count() as u64;
-        }
-        Self { connections: below.len() as u64 + u64::from(rank > 0), passed_on }
+    pub fn of(map: &NodeMap, ranks: &[u32]) -> Vec<Self> {
+        let nodes: Vec<u32> = (0..map.size()).map(|rank| map.node_of(rank)).collect();
+        let (map, equal) = (Arc::new(map.clone()), ranks_of_each(&nodes));
+        let peers = |rank| peers(&map, equal, rank);
+        let (shared, value) = (SECRET, ADDRESS);
+        let start = hg_job::simulate::Start { nodes: &nodes, shared, value, peers: &peers };
+        start.expected(ranks).into_iter().map(Self).collect()
+    }
+
+    /// Each figure: its name, and its least and most.
+    pub fn figures(&self) -> impl Iterator<Item = (&'static str, Bounds)> {
+        FIGURES.iter().map(|figure| (figure.name, (figure.planned)(self)))
     }
 }
 
@@ -86,7 +69,7 @@ impl SimulatedStart {
     pub fn run(map: &NodeMap, seed: u64) -> Self {
         let mut run = Simulation::join(map.size(), seed, |rank| map.node_of(rank));
         assert_eq!(run.nodes(), map.nodes(), "all have joined");
-        run.share(&[0; 48]);
+        run.share(&[0; SECRET]);
         assert_eq!(run.ended(), u64::from(map.size()), "all have the secret");
         let map = Arc::new(map.clone());
         let peers = |rank| Routes::new(Arc::clone(&map), rank).peers();
@@ -97,11 +80,21 @@ impl SimulatedStart {
         Self(run)
     }
 
-    /// Of one rank.
-    #[must_use]
-    pub fn of(&self, rank: u32) -> Start {
+    /// Of one rank, the figures of [`Start::figures`].
+    pub fn figures(&self, rank: u32) -> impl Iterator<Item = (&'static str, u64)> {
         let load = &self.0.loads()[rank as usize];
-        Start { connections: load.connections, passed_on: load.letters }
+        FIGURES.iter().map(|figure| (figure.name, (figure.counted)(load)))
+    }
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "the start costs the busiest process:")?;
+        for (name, Bounds { least, most }) in self.figures() {
+            let least = if least > 0 { least.to_string() } else { String::new() };
+            writeln!(out, "{name:<34} {least:>14} {most:>14}")?;
+        }
+        Ok(())
     }
 }
 
@@ -109,24 +102,108 @@ impl fmt::Display for SimulatedStart {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "the start, simulated:               busiest process       all processes")?;
         let loads = self.0.loads();
-        let figures: [(&str, Figure); 5] = [
-            ("connections", |load| load.connections),
-            ("frames sent", |load| load.frames),
-            ("bytes sent", |load| load.bytes),
-            ("addresses passed on", |load| load.letters),
-            ("bytes waiting at a time", |load| load.waiting),
-        ];
-        for (name, figure) in figures {
-            let most = loads.iter().map(figure).max().unwrap_or(0);
-            let all: u64 = loads.iter().map(figure).sum();
-            writeln!(out, "{name:<30} {most:>20} {all:>19}")?;
+        for Figure { name, counted, .. } in &FIGURES {
+            let most = loads.iter().map(counted).max().unwrap_or(0);
+            let all: u64 = loads.iter().map(counted).sum();
+            writeln!(out, "{name:<34} {most:>16} {all:>19}")?;
         }
         Ok(())
     }
 }
 
-/// One of what is counted.
-type Figure = fn(&Load) -> u64;
+/// How many ranks each node has, if all have as many, one behind the other.
+fn ranks_of_each(nodes: &[u32]) -> Option<u32> {
+    let ranks = u32::try_from(nodes.iter().take_while(|node| **node == 0).count()).ok()?;
+    let are_equal = nodes.len().is_multiple_of(ranks as usize)
+        && (0..).zip(nodes).all(|(rank, node): (u32, _)| rank / ranks == *node);
+    are_equal.then_some(ranks)
+}
 
-/// Bytes of a rank's addresses, about.
+/// [`Routes::peers`]; where nodes are `equal`, from their numbers: one by one they would take most of the time.
+fn peers(map: &Arc<NodeMap>, equal: Option<u32>, rank: u32) -> Vec<Run> {
+    let nodes = map.nodes();
+    let Some(ranks) = equal else {
+        return Run::of(&Routes::new(Arc::clone(map), rank).peers());
+    };
+    let (node, local) = (rank / ranks, rank % ranks);
+    let run = |first, step, count| (count > 0).then_some(Run { first, step, count });
+    // Of these nodes those that it represents its own towards.
+    let others = |from: u32, to: u32| {
+        let first = from + (local + ranks - from % ranks) % ranks;
+        let count = to.saturating_sub(first).div_ceil(ranks);
+        run(first * ranks + node % ranks, ranks * ranks, count)
+    };
+    let base = node * ranks;
+    let own = [run(base, 1, local), run(rank + 1, 1, ranks - 1 - local)];
+    Run::joined([others(0, node), own[0], own[1], others(node + 1, nodes)].into_iter().flatten())
+}
+
+/// What is counted, planned and simulated.
+struct Figure {
+    name: &'static str,
+    planned: fn(&Start) -> Bounds,
+    counted: fn(&Load) -> u64,
+}
+
+const FIGURES: [Figure; 6] = [
+    Figure {
+        name: "connections",
+        planned: |start| exactly(start.0.connections),
+        counted: |load| load.connections,
+    },
+    Figure { name: "frames sent", planned: |start| start.0.frames, counted: |load| load.frames },
+    Figure { name: "bytes sent", planned: |start| start.0.bytes, counted: |load| load.bytes },
+    Figure {
+        name: "addresses passed on",
+        planned: |start| exactly(start.0.letters),
+        counted: |load| load.letters,
+    },
+    Figure {
+        name: "bytes waiting at a time",
+        planned: |start| at_most(start.0.waiting),
+        counted: |load| load.waiting,
+    },
+    Figure {
+        name: "bytes in its hub at a time",
+        planned: |start| at_most(start.0.held),
+        counted: |load| load.held,
+    },
+];
+
+fn exactly(count: u64) -> Bounds {
+    Bounds { least: count, most: count }
+}
+
+fn at_most(most: u64) -> Bounds {
+    Bounds { least: 0, most }
+}
+
+/// Bytes of a rank's addresses, about, and of what rank 0 shares.
 const ADDRESS: usize = 64;
+const SECRET: usize = 48;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn peers_of_equal_nodes_are_those_that_are_found_one_by_one(nodes in 1_u32..40, ranks in 1_u32..9) {
+            let map = Arc::new(NodeMap::uniform(nodes, ranks).unwrap());
+            let node_of: Vec<u32> = (0..map.size()).map(|rank| map.node_of(rank)).collect();
+            prop_assert_eq!(ranks_of_each(&node_of), Some(ranks));
+            for rank in 0..map.size() {
+                prop_assert_eq!(peers(&map, Some(ranks), rank), peers(&map, None, rank));
+            }
+        }
+    }
+
+    #[test]
+    fn nodes_of_unequal_or_mixed_ranks_are_not_equal() {
+        for nodes in [&[0, 0, 1][..], &[0, 1, 1], &[0, 1, 0, 1]] {
+            assert_eq!(ranks_of_each(nodes), None, "{nodes:?}");
+        }
+    }
+}

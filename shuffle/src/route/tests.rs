@@ -120,8 +120,7 @@ fn the_papers_scale_has_31_local_and_313_network_queues() {
     let network = plan.extremes(|process| process.network_queues);
     assert_eq!((network.min, network.max), (311, 313), "312.5 on average, without the own node");
     assert_eq!(plan.extremes(|process| process.local_connections), Extremes { min: 31, max: 31 });
-    let text = plan.to_string();
-    assert!(text.contains("320000 ranks on 10000 nodes"), "{text}");
+    assert_eq!((plan.ranks(), plan.nodes()), (320_000, 10_000));
 }
 
 #[test]
@@ -136,22 +135,56 @@ fn the_unequal_nodes_of_the_specification_are_served() {
     }
 }
 
+/// What each process of a simulated start was counted to send and hold lies within what the plan says. Of each figure, the most.
+fn planned_and_simulated(map: &str, seed: u64) -> Vec<(&'static str, u64)> {
+    let map: NodeMap = map.parse().unwrap();
+    let (simulated, ranks) = (SimulatedStart::run(&map, seed), (0..map.size()).collect::<Vec<_>>());
+    let mut most: Vec<(&str, u64)> = simulated.figures(0).collect();
+    for (rank, planned) in (0..).zip(Start::of(&map, &ranks)) {
+        for (figure, most) in simulated.figures(rank).zip(&mut most) {
+            most.1 = most.1.max(figure.1);
+        }
+        for ((name, counted), (planned_name, bounds)) in
+            simulated.figures(rank).zip(planned.figures())
+        {
+            assert_eq!(name, planned_name);
+            assert!(
+                bounds.contains(counted),
+                "{name} of rank {rank} of {map:?}: {counted}, {bounds:?}"
+            );
+        }
+    }
+    most
+}
+
 #[test]
 fn the_simulated_start_counts_what_the_plan_says() {
     for (map, seed) in [("1x1", 1), ("3+1", 2), ("20x5", 3), ("130x3", 4), ("0,1,2,3,0,1,2,3", 5)] {
-        let map: Arc<NodeMap> = Arc::new(map.parse().unwrap());
-        let simulated = SimulatedStart::run(&map, seed);
-        for rank in 0..map.size() {
-            assert_eq!(simulated.of(rank), Start::of(&map, rank), "rank {rank} of {map}");
-        }
+        planned_and_simulated(map, seed);
     }
-    // More heights than two, and where the busiest process is.
-    let map: Arc<NodeMap> = Arc::new("80x16".parse().unwrap());
-    let simulated = SimulatedStart::run(&map, 6);
-    let planned = Start::new(&map);
-    let most = (0..map.size()).map(|rank| simulated.of(rank).passed_on).max();
-    assert_eq!(most, Some(planned.passed_on));
-    assert!(planned.connections <= u64::from(hg_job::SOCKETS_MAX));
+}
+
+#[test]
+fn the_plan_prints_all_that_the_simulation_counts_of_the_busiest_process() {
+    // More heights than two.
+    let text = "80x16";
+    let map: NodeMap = text.parse().unwrap();
+    let plan = Plan::new(&map, &Options::default());
+    let (printed, most) = (plan.to_string(), planned_and_simulated(text, 6));
+    let of_simulation = SimulatedStart::run(&map, 6).to_string();
+    for ((name, counted), (_, bounds)) in most.into_iter().zip(plan.start().figures()) {
+        assert!(bounds.contains(counted), "{name}: {counted}, {bounds:?}");
+        assert!(bounds.most <= 12 * counted, "it says something: {name}: {counted}, {bounds:?}");
+        let line = |text: &str, count: u64| {
+            let count = count.to_string();
+            let is_it = |line: &&str| line.starts_with(name) && line.contains(&count);
+            assert_eq!(text.lines().filter(is_it).count(), 1, "{name}: {text}");
+        };
+        line(&printed, bounds.most);
+        line(&of_simulation, counted);
+    }
+    let most = |name| plan.start().figures().find(|figure| figure.0 == name).unwrap().1.most;
+    assert!(most("connections") <= u64::from(hg_job::SOCKETS_MAX));
 }
 
 /// Whom a node meets in others goes by its number modulo their ranks: those of consecutive nodes are all different.
@@ -163,7 +196,8 @@ fn a_tree_of_nodes_that_meet_the_same_ranks_passes_on_a_fraction() {
     grouped.sort_by_key(|node| (node % ranks, *node));
     let passed_on = [consecutive, grouped].map(|nodes| {
         let node_of = nodes.into_iter().flat_map(|node| (0..ranks).map(move |_| node)).collect();
-        Start::new(&NodeMap::new(node_of).unwrap()).passed_on
+        let start = Start::new(&NodeMap::new(node_of).unwrap());
+        start.figures().find(|figure| figure.0 == "addresses passed on").unwrap().1.most
     });
     assert!(passed_on[0] > 2 * passed_on[1], "{passed_on:?}");
 }

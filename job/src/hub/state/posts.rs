@@ -18,11 +18,11 @@ use crate::{
 };
 
 /// Bytes of letters in one frame, about.
-const POST_BYTES: usize = 256 << 10;
+pub(crate) const POST_BYTES: usize = 256 << 10;
 /// Bytes that wait for a side at which nothing more is passed on.
-const WAITING_MAX: usize = 4 << 20;
+pub(crate) const WAITING_MAX: usize = 4 << 20;
 /// Frames that a hub was given, and has not passed on.
-const UNDER_WAY_MAX: u32 = 4;
+pub(crate) const UNDER_WAY_MAX: u32 = 4;
 
 /// The sides: the children, and the hub above.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Posts {
     }
 
     fn push(&mut self, side: usize, (channel, number): (&str, u64), letter: Letter) {
-        let bytes = 12 + 12 * letter.to.len() + letter.value.len();
+        let bytes = letter.len();
         let way = &mut self.sides[side];
         way.waiting_bytes += bytes;
         if let Some((post, all)) = way.waiting.back_mut()
@@ -111,6 +111,13 @@ impl Hub {
         if let Some(place) = self.place_of(rank) {
             self.posts.sides[place].is_blocked = !has_room;
         }
+    }
+
+    /// Bytes of values that have come and are not passed on, or wait for their sides.
+    pub(crate) fn held(&self) -> usize {
+        let came = self.posts.sides.iter().flat_map(|way| &way.came);
+        let came: usize = came.flat_map(|post| &post.letters).map(Letter::len).sum();
+        came + self.posts.sides.iter().map(|way| way.waiting_bytes).sum::<usize>()
     }
 
     /// The most bytes that wait for one side.
