@@ -1,9 +1,11 @@
 //! Programs of others, and of this project, that measure themselves: started, waited for, and asked for their rate.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -24,6 +26,35 @@ pub(crate) struct Outside {
     pub(crate) cores: Cores,
     /// Where its ranks may run: this process itself is pinned.
     pub(crate) allowed: CpuSet,
+    /// Another number of that line.
+    pub(crate) also: Option<Also>,
+}
+
+/// A number that a program says beside its rate. It is measured in turns behind the program itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Also {
+    subject: Subject,
+    /// The name of the number.
+    name: &'static str,
+    /// How many of it make one of the subject's unit.
+    per_unit: f64,
+    said: Rc<Cell<f64>>,
+}
+
+impl Also {
+    pub(crate) fn new(subject: Subject, name: &'static str, per_unit: f64) -> Self {
+        Self { subject, name, per_unit, said: Rc::default() }
+    }
+}
+
+impl Measure for Also {
+    fn subject(&self) -> Subject {
+        self.subject.clone()
+    }
+
+    fn measure(&mut self) -> Result<f64, Error> {
+        Ok(self.said.get() / self.per_unit)
+    }
 }
 
 /// A program that was built with this one; `what` tells how, where it is not there.
@@ -57,15 +88,19 @@ impl Measure for Outside {
         let output = started.wait_with_output().context("waitpid")?;
         let text = String::from_utf8_lossy(&output.stdout);
         let said = String::from_utf8_lossy(&output.stderr);
-        let rate = output.status.success().then(|| rate(&text, self.rate)).flatten();
+        let rate = output.status.success().then(|| number(&text, self.rate)).flatten();
         let words: Vec<&str> =
             [text.trim(), said.trim()].into_iter().filter(|words| !words.is_empty()).collect();
-        rate.ok_or_else(|| failed(&self.program, &words.join("; ")))
+        let failed = || failed(&self.program, &words.join("; "));
+        if let Some(also) = &self.also {
+            also.said.set(number(&text, also.name).ok_or_else(failed)?);
+        }
+        rate.ok_or_else(failed)
     }
 }
 
-/// The rate in the last line, if nothing was wrong.
-fn rate(text: &str, name: &str) -> Option<f64> {
+/// A number of the last line, if nothing was wrong.
+fn number(text: &str, name: &str) -> Option<f64> {
     let last: Value = serde_json::from_str(text.lines().last()?).ok()?;
     let wrong = ["lost", "repeated", "corrupted", "wrong"];
     let is_well = wrong.iter().all(|name| last[name].as_u64().is_none_or(|count| count == 0));
@@ -85,9 +120,9 @@ mod tests {
 
     #[test]
     fn a_rate_counts_only_when_nothing_was_wrong() {
-        assert_eq!(rate("{}\n{\"x_per_s\":2.5,\"lost\":0,\"wrong\":0}\n", "x_per_s"), Some(2.5));
+        assert_eq!(number("{}\n{\"x_per_s\":2.5,\"lost\":0,\"wrong\":0}\n", "x_per_s"), Some(2.5));
         for bad in ["", "no", "{}", "{\"x_per_s\":1,\"wrong\":3}"] {
-            assert_eq!(rate(bad, "x_per_s"), None, "{bad}");
+            assert_eq!(number(bad, "x_per_s"), None, "{bad}");
         }
     }
 }

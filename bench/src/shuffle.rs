@@ -7,8 +7,13 @@
 //! | `shuffle_unbatched` | the same, no message waits for others to fill a batch                     |
 //! | `openmpi_batched`   | the same batches over Open MPI, as `direct.c` has it; `mpich_batched` MPICH|
 //! | `openmpi_isend`     | one `MPI_Isend` for each message; `mpich_isend` over MPICH                |
+//! | `shuffle_..._processor` | processor time a message, of all ranks, in the runs of `shuffle_...`  |
 //!
-//! Everything is taken in turns, so that a ratio is of the same moments. All ranks check every message.
+//! Everything is taken in turns, so that a ratio is of the same moments. All ranks check every message, and time one in 64; those over
+//! MPI do it in the same way. Of messages of 1 KiB and more the line beside `handover_rate` says how many of them two processes
+//! carry that copy each once in and once out.
+//!
+//! `--busy` measures the runner alone beside two busy loops: each run is a line, and `slowest_to_median` the last one.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,12 +22,12 @@ use nix::sched::sched_getaffinity;
 use nix::unistd::Pid;
 
 use crate::error::{Context, Error};
-use crate::limits::ring;
-use crate::measure::{Subject, Unit};
+use crate::limits::{handover, ring};
+use crate::measure::{Measure as _, Subject, Unit};
 use crate::mpi;
-use crate::outside::{self, Outside};
-use crate::pair::Cores;
-use crate::report;
+use crate::outside::{self, Also, Outside};
+use crate::pair::{Cores, Peer};
+use crate::report::{self, Figure};
 use crate::turns::{Place, Turns};
 
 /// `hg-perf shuffle`.
@@ -46,9 +51,12 @@ pub(crate) struct Arguments {
     /// Seconds of each run.
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
-    /// Repetitions of each figure, taken in turns.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-    repetitions: u32,
+    /// Repetitions of each figure, taken in turns [default: 5, with --busy 20].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: Option<u32>,
+    /// The runner alone, beside two busy loops: each run, and the slowest one in proportion to the median.
+    #[arg(long)]
+    busy: bool,
     /// Whether ranks send messages to themselves, too: ours and those over MPI.
     #[arg(long = "self", value_parser = ["yes", "no"], default_value = "yes")]
     with_self: String,
@@ -64,7 +72,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     let runner = arguments.runner()?;
     let across = arguments.nodes.is_some();
-    let built = if arguments.no_mpi { Vec::new() } else { mpi::build(DIRECT, across)? };
+    let without_mpi = arguments.no_mpi || arguments.busy;
+    let built = if without_mpi { Vec::new() } else { mpi::build(DIRECT, across)? };
     let cores = Cores::choose()?;
     let allowed = sched_getaffinity(Pid::from_raw(0)).context("sched_getaffinity")?;
     cores.pin_origin()?;
@@ -75,15 +84,34 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         rate: "messages_per_s",
         cores,
         allowed,
+        also: None,
     };
+    if arguments.busy {
+        let words = arguments.words(arguments.batch);
+        let runs = outside("shuffle_batched".to_owned(), runner.into_os_string(), words);
+        return report::print(json, &beside_busy_loops(runs, arguments.repetitions.unwrap_or(20))?);
+    }
     let mut turns = Turns::default();
     let ring = turns.add(ring::Pair::start(cores, INFLIGHT)?);
+    let copies = (arguments.size >= LONG)
+        .then(|| handover::Pair::start(cores, arguments.size as usize, INFLIGHT))
+        .transpose()?
+        .map(|copies| turns.add(copies));
     let ways = [("batched", "batched", arguments.batch), ("unbatched", "isend", 0)];
     for (ours, theirs, batch) in ways {
         let words = arguments.words(batch);
         let name = format!("shuffle_{ours}");
-        let own = turns.add(outside(name, runner.clone().into_os_string(), words));
+        let mut own = outside(name.clone(), runner.clone().into_os_string(), words);
+        let time = arguments.subject(format!("{name}_processor"));
+        let time = Subject { unit: Unit::Microseconds, ..time };
+        let time = Also::new(time, "cpu_ns_per_message", 1e3);
+        own.also = Some(time.clone());
+        let (own, time) = (turns.add(own), turns.add(time));
         turns.line(move |taken| taken.beside(own, ring));
+        if let Some(copies) = copies {
+            turns.line(move |taken| taken.beside(own, copies));
+        }
+        turns.line(move |taken| taken.figure(time));
         for program in &built {
             let Arguments { ranks, size, seconds, .. } = arguments;
             let with_self = arguments.with_self.clone();
@@ -94,7 +122,22 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
             compare(&mut turns, own, other);
         }
     }
-    report::print(json, &turns.take(arguments.repetitions)?)
+    report::print(json, &turns.take(arguments.repetitions.unwrap_or(5))?)
+}
+
+/// A line for each run, and one for the slowest beside the median.
+fn beside_busy_loops(mut runs: Outside, count: u32) -> Result<Vec<Figure>, Error> {
+    let loops = [(); 2].map(|()| Peer::run("busy", &["busy"], None));
+    let loops: Vec<Peer> = loops.into_iter().collect::<Result<_, _>>()?;
+    runs.measure()?;
+    let mut rates = (0..count).map(|_| runs.measure()).collect::<Result<Vec<_>, _>>()?;
+    drop(loops);
+    let each = rates.iter().map(|rate| Figure::counted(runs.subject(), *rate));
+    let mut figures: Vec<Figure> = each.collect();
+    rates.sort_by(f64::total_cmp);
+    let ratio = Subject { unit: Unit::Ratio, figure: "slowest_to_median".into(), ..runs.subject() };
+    figures.push(Figure::counted(ratio, rates[0] / rates[rates.len() / 2]));
+    Ok(figures)
 }
 
 /// A line for the figure of MPI, and one for the shuffle's beside it.
@@ -141,7 +184,48 @@ impl Arguments {
     }
 }
 
-/// Requests in flight of `ring_rate`.
+/// Bytes of a message from which on copying it counts.
+const LONG: u32 = 1024;
+/// Requests in flight of `ring_rate` and `handover_rate`.
 const INFLIGHT: u32 = 16;
 /// The job of the runner, over MPI.
 const DIRECT: &str = include_str!("shuffle/direct.c");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// What each MPI's program says of messages of so many bytes.
+    #[expect(clippy::print_stdout, reason = "says what is skipped")]
+    fn said(size: &str) -> Vec<serde_json::Value> {
+        let built = match mpi::build(DIRECT, false) {
+            Err(Error::Impossible(_)) => {
+                println!("SKIPPED: messages_over_mpi_are_timed: libopenmpi-dev is not installed");
+                return Vec::new();
+            }
+            built => built.expect("it can be built"),
+        };
+        let run = |program: &mpi::Program| {
+            let told = ["16384", size, "0.05", "yes"].map(str::to_owned);
+            let (launcher, words) = program.command(2, false, &told);
+            let output = Command::new("timeout").arg("50").arg(launcher).args(words).output();
+            let output = output.expect("coreutils are installed");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{text}");
+            serde_json::from_str(&text).expect("a line of JSON")
+        };
+        built.iter().map(run).collect()
+    }
+
+    #[test]
+    fn messages_over_mpi_are_checked_and_timed_as_those_of_the_runner() {
+        for (size, is_timed) in [("16", false), ("32", true), ("300", true)] {
+            for line in said(size) {
+                assert_eq!(line["wrong"], 0, "{line}");
+                let latency = line["latency_p50_us"].as_f64().expect("it is said");
+                assert_eq!(latency > 0.0, is_timed, "{size} bytes: {line}");
+            }
+        }
+    }
+}

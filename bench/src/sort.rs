@@ -60,6 +60,7 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
         rate: "keys_per_s",
         cores,
         allowed,
+        also: None,
     };
     let mut turns = Turns::default();
     let keys = arguments.keys.to_string();

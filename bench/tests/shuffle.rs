@@ -72,12 +72,40 @@ fn stands_beside(name: &str, with_self: &str) {
     for (ours, theirs) in [("batched", "batched"), ("unbatched", "isend")] {
         let ours = format!("shuffle_{ours}");
         expected.push((ours.clone(), "ring_rate".to_owned()));
+        expected.push((format!("{ours}_processor"), String::new()));
         for mpi in mpis.iter().filter(|_| mpis.len() == 2) {
             let theirs = format!("{mpi}_{theirs}");
             expected.extend([(theirs.clone(), String::new()), (ours.clone(), theirs)]);
         }
     }
     assert_eq!(lines, expected);
+}
+
+#[test]
+fn long_messages_stand_beside_two_copies_of_them() {
+    let runner = runner();
+    let words = ["shuffle", "--ranks", "2", "--seconds", "0.05", "--repetitions", "1", "--no-mpi"];
+    let own = ["--size", "4096", "--runner", runner.to_str().expect("a path that is text")];
+    let lines = lines(&[&words[..], &own].concat());
+    let beside = |line: &&serde_json::Value| line["limit"] == "handover_rate";
+    assert_eq!(lines.iter().filter(beside).count(), 2, "{lines:?}");
+    assert!(
+        lines.iter().filter(beside).all(|line| line["ratio"].as_f64() > Some(0.0)),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn each_run_beside_busy_loops_is_a_line_and_the_slowest_stands_beside_the_median() {
+    let runner = runner();
+    let words = ["shuffle", "--ranks", "2", "--seconds", "0.05", "--repetitions", "3", "--busy"];
+    let own = ["--runner", runner.to_str().expect("a path that is text")];
+    let lines = lines(&[&words[..], &own].concat());
+    let (last, runs) = lines.split_last().expect("more than none");
+    let mut rates: Vec<f64> = runs.iter().filter_map(|line| line["median"].as_f64()).collect();
+    rates.sort_by(f64::total_cmp);
+    assert_eq!((rates.len(), &last["figure"]), (3, &"slowest_to_median".into()));
+    assert_eq!(last["median"].as_f64(), Some(rates[0] / rates[1]), "{lines:?}");
 }
 
 #[test]

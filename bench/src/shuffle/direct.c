@@ -3,7 +3,8 @@
  * MPI_Isend. Its last one says whether ranks send to themselves, too: `yes` or `no`. Built and started by `hg-perf shuffle`.
  *
  * A message is a head of 16 bytes (length, kind, source, destination) and a payload: number (8), origin (4), checksum
- * (4), filling. What is under way is bounded: a rank has at most `window` batches on their way to each other one, and
+ * (4), time (8, where there is room), filling. As there, one message in 64 to each rank carries a time, and how long it was under way is
+ * counted where it arrives; the others carry 0. What is under way is bounded: a rank has at most `window` batches on their way to each other one, and
  * each is told in halves of that what the receiver has worked off. An empty batch is the last one of its sender.
  */
 #include <mpi.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { HEAD = 16, PAYLOAD_MIN = 16, DATA = 1, DONE = 2, RECEIVES = 32, DONES = 16 };
 
@@ -37,8 +39,37 @@ static uint64_t messages, wrong;
 
 /* As shuffle-runner has it: words are multiplied in, but those of a long filling, which is the same in all messages of a rank,
  * are added, and so are the sums so far. */
-enum { SHORT = 256, LONG_HEAD = 16 };
+enum { SHORT = 256, TIMED = 24 };
+static char *filling;
 static uint64_t filling_sum;
+
+/* Times under way in nanoseconds, to one part in 128: how many of each. */
+enum { SAMPLE = 64, DIGITS = 7, TIMES = 64 << DIGITS };
+static uint64_t times[TIMES];
+
+static uint64_t nanoseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static void record(uint64_t time) {
+  int bits = 64 - __builtin_clzll(time | 1), shift = bits > DIGITS + 1 ? bits - DIGITS - 1 : 0;
+  times[((uint64_t)shift << DIGITS) + (time >> shift)]++;
+}
+
+/* Half of all messages that carried a time were under way for less. */
+static double median_us(void) {
+  uint64_t all[TIMES], count = 0, below = 0;
+  MPI_Allreduce(times, all, TIMES, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+  for (int at = 0; at < TIMES; at++) count += all[at];
+  for (int at = 0; at < TIMES; at++) {
+    int shift = at >> DIGITS > 1 ? (at >> DIGITS) - 1 : 0;
+    below += all[at];
+    if (2 * below >= count) return (double)(((uint64_t)at - ((uint64_t)shift << DIGITS)) << shift) / 1e3;
+  }
+  return 0;
+}
 
 static uint64_t mix(uint64_t sum, uint64_t word) {
   sum = (sum ^ word) * 0x9e3779b97f4a7c15ull;
@@ -70,7 +101,7 @@ static uint64_t sum_of(const char *bytes, size_t length) {
 }
 
 static uint32_t checksum(const char *payload, int is_own) {
-  size_t head = size < SHORT ? size : LONG_HEAD;
+  size_t head = size < SHORT ? size : TIMED;
   uint64_t seed = head == size ? 0 : is_own ? filling_sum : sum_of(payload + head, size - head);
   return (uint32_t)mixed(payload + 16, head - 16, mixed(payload, 12, seed));
 }
@@ -81,7 +112,13 @@ static void write_message(char *at, int to) {
   char *payload = at + HEAD;
   memcpy(payload, &peers[to].next, 8);
   memcpy(payload + 8, &origin, 4);
-  memset(payload + 16, me, size - 16);
+  if (size >= TIMED) {
+    uint64_t time = peers[to].next % SAMPLE == 0 ? nanoseconds() : 0;
+    memcpy(payload + 16, &time, 8);
+    memcpy(payload + TIMED, filling, size - TIMED);
+  } else {
+    memcpy(payload + 16, filling, size - 16);
+  }
   uint32_t sum = checksum(payload, 1);
   memcpy(payload + 12, &sum, 4);
   peers[to].next++;
@@ -99,6 +136,11 @@ static void take(int from, const char *bytes, size_t length) {
     wrong += number != peer->expected || origin != (uint32_t)from || sum != checksum(payload, 0);
     peer->expected = number + 1;
     messages++;
+    if (number % SAMPLE == 0 && size >= TIMED) {
+      uint64_t time, now = nanoseconds();
+      memcpy(&time, payload + 16, 8);
+      record(now > time ? now - time : 1);
+    }
   }
   wrong += length != 0;
 }
@@ -187,6 +229,7 @@ static void send_to(int to) {
 static double run(double seconds, uint64_t *all_wrong) {
   uint64_t random = (uint64_t)me * 0x9e3779b97f4a7c15ull | 1, sent = 0;
   messages = wrong = 0;
+  memset(times, 0, sizeof times);
   ended = 1;
   MPI_Barrier(MPI_COMM_WORLD);
   double begin = MPI_Wtime();
@@ -229,9 +272,9 @@ int main(int argc, char **argv) {
   with_self = strcmp(argv[4], "no") != 0;
   if (!with_self && ranks == 1) return fprintf(stderr, "a rank alone has nobody else to send to\n"), 2;
   if (size < PAYLOAD_MIN) return fprintf(stderr, "a payload has at least %d bytes\n", PAYLOAD_MIN), 2;
-  char *filling = malloc(size);
+  filling = malloc(size);
   memset(filling, me, size);
-  filling_sum = sum_of(filling + LONG_HEAD, size - LONG_HEAD);
+  filling_sum = size > TIMED ? sum_of(filling, size - TIMED) : 0;
   window = target > 0 ? 8 : 1024;
   capacity = target + HEAD + size;
   peers = calloc((size_t)ranks, sizeof *peers);
@@ -246,7 +289,9 @@ int main(int argc, char **argv) {
   uint64_t all_wrong;
   run(seconds / 10, &all_wrong);
   double rate = run(seconds, &all_wrong);
-  if (me == 0) printf("{\"messages_per_s\":%.1f,\"with_self\":%s,\"wrong\":%llu}\n", rate, with_self ? "true" : "false", (unsigned long long)all_wrong);
+  double latency = median_us();
+  const char *self = with_self ? "true" : "false", *line = "{\"messages_per_s\":%.1f,\"latency_p50_us\":%.3f,\"with_self\":%s,\"wrong\":%llu}\n";
+  if (me == 0) printf(line, rate, latency, self, (unsigned long long)all_wrong);
   /* What was asked for and will not come. */
   for (int slot = 0; slot < RECEIVES; slot++) MPI_Cancel(&receives[slot]), MPI_Wait(&receives[slot], MPI_STATUS_IGNORE);
   for (int slot = 0; slot < DONES; slot++) MPI_Cancel(&dones[slot]), MPI_Wait(&dones[slot], MPI_STATUS_IGNORE);
