@@ -9,12 +9,13 @@ use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::{
         Arc, Barrier, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use common::run;
+use hg_job::NodeMap;
 use hg_shuffle::{Delivery, Error, Group as _, Options, Shuffle, Shutdown};
 
 /// Bytes of the process that are allocated.
@@ -44,36 +45,70 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn options() -> Options {
-    let mut options = Options::default();
-    options.network_url = "tcp://127.0.0.1".to_owned();
-    options
+/// How messages are put in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// By `try_enqueue`, which does not wait.
+    Try,
+    /// By `enqueue`, in a thread that waits.
+    Wait,
+    /// By a `Sender`, in a thread that waits.
+    Sender,
 }
 
-/// Sends to the last rank until it has taken nothing for a while: how many bytes were taken, and how many were alive.
-fn fill(shuffle: &Shuffle, to: u32, message: &[u8], bound: usize) -> (usize, usize) {
-    let (mut sent, mut refusals, mut live) = (0, 0, 0);
-    // Whatever is on its way settles; then there is no room for good.
-    while refusals < 200 {
-        match shuffle.try_enqueue(to, 0, message) {
-            Ok(()) => (sent, refusals) = (sent + message.len() + 16, 0),
-            Err(Error::Again) => {
-                refusals += 1;
-                std::thread::sleep(Duration::from_millis(1));
+/// Sends to the last rank until it has taken nothing for a while; then `open` lets it take all. How many bytes were taken, and how many were
+/// alive.
+fn fill(
+    shuffle: &Shuffle,
+    to: u32,
+    message: &[u8],
+    way: Way,
+    open: impl FnOnce(),
+) -> (usize, usize) {
+    let (taken, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (taken, is_over) = (&taken, &is_over);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut sender = (way == Way::Sender).then(|| shuffle.sender());
+            while !is_over.load(Ordering::Relaxed) {
+                let sent = match (&mut sender, way) {
+                    (Some(sender), _) => sender.enqueue(to, 0, message),
+                    (None, Way::Try) => shuffle.try_enqueue(to, 0, message),
+                    (None, _) => shuffle.enqueue(to, 0, message),
+                };
+                match sent {
+                    Ok(()) => drop(taken.fetch_add(message.len() + HEAD, Ordering::Relaxed)),
+                    Err(Error::Again) => std::thread::yield_now(),
+                    Err(error) => panic!("{error}"),
+                }
             }
-            Err(error) => panic!("{error}"),
+        });
+        // Whatever is on its way settles; then there is no room for good.
+        let (mut before, mut looks, mut live) = (0, 0, 0);
+        while looks < 200 {
+            std::thread::sleep(Duration::from_millis(1));
+            let now = taken.load(Ordering::Relaxed);
+            looks = if now == before { looks + 1 } else { 0 };
+            before = now;
+            live = live.max(LIVE.load(Ordering::Relaxed));
         }
-        live = live.max(LIVE.load(Ordering::Relaxed));
-        assert!(sent <= bound, "{sent} bytes were taken, {bound} fit");
-    }
-    (sent, live)
+        is_over.store(true, Ordering::Relaxed);
+        open();
+        (before, live)
+    })
+}
+
+/// The most bytes that are taken, and that are alive then.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    taken: usize,
+    held: usize,
 }
 
 /// The last rank's callback is held. What all ranks together hold then, beyond what they held before.
-fn blocked(map: &str, len: usize, options: &Options, bound: usize) {
+fn blocked(map: &str, len: usize, way: Way, options: &Options, bounds: Bounds) {
     let gate = Arc::new(Mutex::new(()));
-    let size = map.split(['x', '+']).map(|part| part.parse::<usize>().unwrap()).product();
-    let together = Barrier::new(size);
+    let together = Barrier::new(map.parse::<NodeMap>().unwrap().size() as usize);
     run(map, |group| {
         let (me, last, inside) = (group.rank(), group.map().size() - 1, Arc::clone(&gate));
         let deliver = move |_: Delivery<'_>| drop(inside.lock().unwrap());
@@ -82,11 +117,12 @@ fn blocked(map: &str, len: usize, options: &Options, bound: usize) {
         if me == 0 {
             let held = gate.lock().unwrap();
             let (message, before) = (vec![1; len], LIVE.load(Ordering::Relaxed));
-            let (sent, live) = fill(&shuffle, last, &message, bound);
+            let (taken, live) = fill(&shuffle, last, &message, way, || drop(held));
             let held_bytes = live.saturating_sub(before);
-            assert!(held_bytes <= bound, "{map}, {len}: {held_bytes} bytes held, bound {bound}");
-            assert!(sent >= options.lobuftarget.min(len), "{map}, {len}: {sent}");
-            drop(held);
+            let said =
+                format!("{map}, {len}, {way:?}: {held_bytes} held, {taken} taken, {bounds:?}");
+            assert!(held_bytes <= bounds.held && taken <= bounds.taken, "{said}");
+            assert!(taken >= 16 << 10, "{said}");
         }
         together.wait();
         shuffle.flush_all().unwrap();
@@ -94,19 +130,59 @@ fn blocked(map: &str, len: usize, options: &Options, bound: usize) {
     });
 }
 
-#[test]
-fn a_receiver_that_takes_nothing_in_keeps_bounded_bytes_of_messages_of_any_length() {
+/// Every kind of queue has bounds of its own, so that a hop that kept to another one's would be seen.
+fn options() -> Options {
+    let mut options = Options::default();
+    options.network_url = "tcp://127.0.0.1".to_owned();
+    (options.lomaxbytes, options.lomaxrpc) = (1 << 20, 256);
+    (options.rmaxbytes, options.rmaxrpc) = (2 << 20, 256);
+    (options.lrmaxbytes, options.lrmaxrpc) = (4 << 20, 256);
+    (options.deliverq_bytes_max, options.deliverq_max) = (1 << 20, 4096);
+    options
+}
+
+fn at_each_hop(len: usize) {
     let options = options();
-    for len in [16, 64 << 10, 16 << 20] {
-        for (map, hops) in [("1x2", 1), ("2x2", 3)] {
-            let batch = options.lobuftarget.max(len) + len + 32;
-            // A hop has batches under way, one beyond, which it sends; they lie at its two ends. One is filled, another one waits.
-            let hop = 2 * (options.lomaxbytes.min(16 * batch) + batch) + 2 * batch;
-            let bound = options.deliverq_bytes_max + batch + hops * hop + SLACK;
-            blocked(map, len, &options, bound);
+    // Bytes of payload fill a batch; heads go with them.
+    let batch = options.lobuftarget.div_ceil(len) * (len + HEAD);
+    let under_way = |bytes: usize| bytes.div_ceil(batch);
+    let origin = under_way(options.lomaxbytes);
+    let network = under_way(options.rmaxbytes);
+    let relay = under_way(options.lrmaxbytes);
+    let delivery = options.deliverq_bytes_max.min(options.deliverq_max * (len + HEAD)) + batch;
+    for (map, hops) in [
+        ("1x2", &[origin][..]),
+        ("1+1", &[network]),
+        ("1+2", &[network, relay]),
+        ("2x2", &[origin, network, relay]),
+    ] {
+        let under_way = hops.iter().sum::<usize>();
+        // At each hop one loads; one waits for room in a thread, and another one lies in its sender handle.
+        let taken = delivery + (under_way + hops.len() + 2) * batch;
+        // What is under way lies at both ends.
+        let bounds = Bounds { taken, held: taken + under_way * batch + SLACK };
+        for way in [Way::Try, Way::Wait, Way::Sender] {
+            blocked(map, len, way, &options, bounds);
         }
     }
 }
 
+#[test]
+fn short_messages_are_bounded_in_bytes_at_each_hop_to_a_receiver_that_takes_nothing_in() {
+    at_each_hop(16);
+}
+
+#[test]
+fn messages_of_64_kib_are_bounded_in_bytes_at_each_hop() {
+    at_each_hop(64 << 10);
+}
+
+#[test]
+fn messages_of_16_mib_are_bounded_in_bytes_at_each_hop() {
+    at_each_hop(16 << 20);
+}
+
+/// Bytes in front of each message of a batch.
+const HEAD: usize = 16;
 /// What engines and buffers kept for batches to come take, whatever waits.
-const SLACK: usize = 8 << 20;
+const SLACK: usize = 512 << 10;
