@@ -15,6 +15,7 @@ mod faults;
 mod hosts;
 mod launchers;
 mod local;
+mod many_hosts;
 #[path = "../../../../tests/daemons/daemons.rs"]
 mod nodes;
 mod running;
