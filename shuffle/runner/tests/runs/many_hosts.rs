@@ -2,7 +2,8 @@
 //! other hosts that they represent their own towards.
 //!
 //! Four hosts, or as many as `HG_HOSTS` says. 64 of them are 256 processes, which meet through hubs, and take some minutes of two
-//! processors.
+//! processors. All hosts of a machine share the kernel's table of neighbours: beyond 32 of them `net.ipv4.neigh.default.gc_thresh3`
+//! (1,024 by default) has to be raised, or hosts have no route to others.
 
 use std::process::{Child, Stdio};
 
