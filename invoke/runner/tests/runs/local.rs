@@ -81,9 +81,10 @@ fn results_buffers_and_broadcasts_are_verified_as_well() {
 }
 
 #[test]
-fn plain_calls_are_a_message_each_and_packed_ones_are_few() {
+fn plain_calls_are_a_message_each_and_packed_ones_are_few_unless_there_is_always_room() {
     let blocks = |packing: &str| {
-        let calls = "--pattern hot-spot --target 1 --count 5000 --warm-up 0 --full wait";
+        let calls =
+            "--pattern hot-spot --target 1 --count 5000 --every 5000 --warm-up 0 --full wait";
         let outcome = local(&format!("2 --packing {packing} {calls}"));
         total(&outcome, 2);
         let blocks = outcome.lines()[0]["blocks"].as_u64().unwrap();
@@ -93,6 +94,8 @@ fn plain_calls_are_a_message_each_and_packed_ones_are_few() {
     assert!(blocks("plain") >= 5000);
     // 16 bytes each in blocks of 4 KiB, some of which left early.
     assert!((20..2500).contains(&blocks("trad")));
+    // A message each for as long as the transport takes them, which is more than a hundred.
+    assert!((100..5100).contains(&blocks("ovfl")));
 }
 
 #[test]
