@@ -7,8 +7,8 @@ use hg_invoke::{Buffer, Error, Failed, How, Outcome, Place, Returned, Rpc, Worke
 use crate::{
     arguments::Kind,
     payload::{
-        LONG, NUMBER_BITS, answer_bytes, answer_to, answer_word, filling_of, part_of, table,
-        take_bytes, take_word,
+        LONG, Words, answer_bytes, answer_to, answer_word, filling_of, part_of, table, take_bytes,
+        take_word,
     },
 };
 
@@ -16,10 +16,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Writer {
     kind: Kind,
-    sender: u64,
     filling: usize,
-    /// Numbers of the next calls, by whom they go to.
-    numbers: Vec<u64>,
+    words: Words,
     /// What others read, with the kind for which they do.
     buffer: Option<Buffer>,
     results: VecDeque<ToCome>,
@@ -34,13 +32,12 @@ enum ToCome {
 }
 
 impl Writer {
-    /// `size`: bytes of the arguments; `sender` is one of `all` threads.
+    /// `size`: bytes of the arguments.
     pub(crate) fn new(
         worker: &Worker,
         kind: Kind,
         size: usize,
-        sender: u32,
-        all: u32,
+        words: Words,
     ) -> Result<Self, Error> {
         let buffer = if kind == Kind::Read {
             let buffer = worker.allocate(table().len())?;
@@ -51,9 +48,8 @@ impl Writer {
         };
         Ok(Self {
             kind,
-            sender: u64::from(sender) << NUMBER_BITS,
             filling: size.saturating_sub(LONG),
-            numbers: vec![0; all as usize],
+            words,
             buffer,
             results: VecDeque::new(),
             wrong_results: 0,
@@ -62,7 +58,7 @@ impl Writer {
 
     /// Calls that run for each that is made.
     pub(crate) fn each(&self) -> u64 {
-        if self.kind == Kind::Broadcast { self.numbers.len() as u64 } else { 1 }
+        self.words.each()
     }
 
     /// Calls a thread, or all of them. Whether the call was made: there may be no room.
@@ -74,14 +70,10 @@ impl Writer {
         (at, is_timed): (u32, bool),
         how: How<'_>,
     ) -> Result<bool, Error> {
-        let word = u64::from(is_timed) << 63 | self.sender | self.numbers[at as usize];
+        let word = self.words.next(at, is_timed);
         match self.make(worker, to, word, how) {
-            Ok(()) if self.kind == Kind::Broadcast => {
-                self.numbers.iter_mut().for_each(|number| *number += 1);
-                Ok(true)
-            }
             Ok(()) => {
-                self.numbers[at as usize] += 1;
+                self.words.made_one(at);
                 Ok(true)
             }
             Err(Error::Full(_)) => {
@@ -154,8 +146,8 @@ impl Writer {
     }
 
     /// Calls made to each thread.
-    pub(crate) fn numbers(&self) -> &[u64] {
-        &self.numbers
+    pub(crate) fn made(&self) -> Vec<u64> {
+        self.words.made()
     }
 }
 

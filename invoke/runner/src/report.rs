@@ -1,14 +1,12 @@
 //! What is printed at the end: a line for each thread, and one for all of them.
 
-use std::{
-    fs,
-    io::{self, Write as _},
-};
+use std::{fs, io};
 
 use hg_job::Job;
 use hg_job_runner::{
     Error as RunnerError,
     process::{cpu_seconds, peak_rss_kib},
+    program::Verdict,
     say::{self, unless_closed},
 };
 use serde::{Deserialize, Serialize};
@@ -120,14 +118,24 @@ impl OfThread {
     }
 }
 
-/// Compares what was made with what has run, brings the reports of all threads together, and prints them by rank 0. Whether nothing
+/// Compares what was made with what has run, brings the reports of all threads together, and prints them by rank 0. Whether anything
 /// was wrong anywhere.
 pub(crate) fn gather(
     job: &Job,
     arguments: &Arguments,
+    ended: Vec<Ended>,
+    samples: &[Sample],
+) -> Result<Verdict, Error> {
+    gather_into(&mut io::stdout().lock(), job, arguments, ended, samples)
+}
+
+fn gather_into(
+    out: &mut impl io::Write,
+    job: &Job,
+    arguments: &Arguments,
     mut ended: Vec<Ended>,
     samples: &[Sample],
-) -> Result<bool, Error> {
+) -> Result<Verdict, Error> {
     ended.sort_by_key(|it| it.thread);
     compare(job, &mut ended)?;
     let own: Vec<OfThread> =
@@ -141,16 +149,17 @@ pub(crate) fn gather(
             drawn = written.map_err(|error| RunnerError::Plot(file.clone(), error));
         }
     }
-    let Some((first, rest)) = told.split_first() else { return Ok(true) };
+    let Some((first, rest)) = told.split_first() else { return Ok(Verdict::Well) };
     let total = rest.iter().fold(first.clone(), OfThread::plus);
     let total = OfThread { rank: None, thread: None, ..total }.rated(arguments.size);
     let is_well = total.wrong == Wrong::default() && total.made == total.run;
     if job.rank() == 0 {
-        unless_closed(print(&told, &total, is_well, arguments.json)).map_err(RunnerError::Print)?;
+        let printed = print(out, &told, &total, is_well, arguments.json);
+        unless_closed(printed).map_err(RunnerError::Print)?;
     }
     // Not sooner: the figures of the run are not lost with their picture.
     drawn?;
-    Ok(is_well)
+    Ok(if is_well { Verdict::Well } else { Verdict::Wrong })
 }
 
 /// Tells all processes how many calls each thread has made to each, by the job and not by what is measured.
@@ -178,8 +187,13 @@ fn compare(job: &Job, ended: &mut [Ended]) -> Result<(), Error> {
     Ok(())
 }
 
-fn print(told: &[OfThread], total: &OfThread, is_well: bool, json: bool) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+fn print(
+    out: &mut impl io::Write,
+    told: &[OfThread],
+    total: &OfThread,
+    is_well: bool,
+    json: bool,
+) -> io::Result<()> {
     let reports = told.iter().chain([total]);
     if json {
         for report in reports {
@@ -209,3 +223,70 @@ fn float(count: u64) -> f64 {
 const HEAD: &str = "\
 timed run: calls that each thread made, and those that ran there; RSS: the most of its process so far
  rank thread      calls/s      MB/s         made          run    blocks    handed channels came back  RSS KiB  lost repeated corrupted";
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::payload::Reader;
+
+    /// What is said of one thread that has made one call to itself, which has run, or has not; and with what verdict.
+    fn reported(found: Wrong, has_run: bool, given: &[&str]) -> (Verdict, String) {
+        let job = Job::connect().expect("a job of one process");
+        let arguments = [&["invoke-runner"][..], given].concat();
+        let arguments = Arguments::try_parse_from(arguments).expect("arguments are right");
+        let mut reader = Reader::new(1, 0, Default::default());
+        if has_run {
+            reader.take(1 << 63, &[]);
+        }
+        reader.wrong = reader.wrong.plus(found);
+        let ended = Ended {
+            thread: 0,
+            made: 1,
+            seconds: 1.0,
+            came_back: 0,
+            numbers: vec![1],
+            stats: Default::default(),
+            reader,
+        };
+        let mut out = Vec::new();
+        let verdict = gather_into(&mut out, &job, &arguments, vec![ended], &[]);
+        (verdict.expect("reported"), String::from_utf8(out).expect("text"))
+    }
+
+    #[test]
+    fn calls_are_verified_only_if_nothing_was_wrong() {
+        let nothing = Wrong::default();
+        let (verdict, said) = reported(nothing, true, &[]);
+        assert_eq!(verdict, Verdict::Well);
+        assert!(
+            said.ends_with(
+                "1 calls verified: each ran once, in the order of its caller, and whole\n"
+            ),
+            "{said}"
+        );
+        let one_each = [
+            Wrong { lost: 1, ..nothing },
+            Wrong { repeated: 1, ..nothing },
+            Wrong { corrupted: 1, ..nothing },
+        ];
+        for (found, has_run) in one_each.map(|it| (it, true)).into_iter().chain([(nothing, false)])
+        {
+            for given in [&[][..], &["--json"]] {
+                let (verdict, said) = reported(found, has_run, given);
+                assert_eq!(verdict, Verdict::Wrong, "{found:?} {has_run}");
+                assert!(!said.contains("verified"), "{said}");
+            }
+            let (_, said) = reported(found, has_run, &["--json"]);
+            let all = said.lines().last().expect("of all threads");
+            let all: Wrong = serde_json::from_str(all).expect("JSON");
+            let lost = u64::from(!has_run);
+            assert_eq!(
+                all,
+                Wrong { lost: found.lost + lost, ..found },
+                "what is not there was lost"
+            );
+        }
+    }
+}

@@ -18,9 +18,9 @@ use hg_job_runner::{
 use crate::{
     Error,
     aim::Aim,
-    arguments::Arguments,
+    arguments::{Arguments, Kind},
     making::Writer,
-    payload::{Counters, Reader},
+    payload::{Counters, Numbering, Reader, Words},
     report, samples,
 };
 
@@ -63,7 +63,7 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<Verdict, Error> {
         // Whoever collects the results has the arguments, too, and does not end before this thread unless the process does.
         let mut thread = Thread::new(arguments, all, worker, teller, Arc::clone(&counters))?;
         let run = move || {
-            Reader::begin(all, counters);
+            Reader::begin(all, thread.first, counters);
             // Nobody listens once the run has failed.
             let _ = tell.send(thread.run());
             thread.worker.finish()
@@ -75,7 +75,7 @@ pub(crate) fn run(job: &Job, arguments: &Arguments) -> Result<Verdict, Error> {
     let samples = sampler.end();
     let gathered = report::gather(job, arguments, ended, &samples);
     watch.end();
-    Ok(if gathered? { Verdict::Well } else { Verdict::Wrong })
+    gathered
 }
 
 /// Whether what was asked for can work; a runner that started the processes has seen to what is the same for all of them.
@@ -155,6 +155,8 @@ struct Thread {
     teller: Teller,
     counters: Arc<Counters>,
     places: Vec<Place>,
+    /// The number of each first call to this thread.
+    first: u64,
     writer: Writer,
     aim: Aim,
     how: How<'static>,
@@ -177,12 +179,16 @@ impl Thread {
         let places: Vec<Place> = worker.everybody().collect();
         let me = places.iter().position(|place| *place == worker.place());
         let me = me.and_then(|me| u32::try_from(me).ok()).unwrap_or(0);
-        let writer = Writer::new(&worker, arguments.kind, arguments.size, me, all)?;
+        let is_for_all = arguments.kind == Kind::Broadcast;
+        let numbering = if is_for_all { Numbering::Same } else { Numbering::Apart };
+        let words = Words::new(me, all, numbering);
+        let writer = Writer::new(&worker, arguments.kind, arguments.size, words)?;
         Ok(Self {
             worker,
             teller,
             counters,
             places,
+            first: numbering.first(me),
             writer,
             aim: Aim::new(arguments, me, all),
             how: How::room(arguments.full.into()),
@@ -217,7 +223,7 @@ impl Thread {
             made,
             seconds,
             came_back: self.came_back,
-            numbers: self.writer.numbers().to_vec(),
+            numbers: self.writer.made(),
             stats: self.worker.stats(),
             reader,
         })
