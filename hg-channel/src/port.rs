@@ -130,6 +130,8 @@ pub struct Port<N> {
     /// Rounds since then.
     late: u32,
     stats: Stats,
+    /// Bytes that wait to leave, of all links ([`Port::queued`]).
+    queued: u64,
 }
 
 impl<N> Port<N> {
@@ -177,6 +179,7 @@ impl<N> Port<N> {
             idle_at: None,
             late: 0,
             stats: Stats::default(),
+            queued: 0,
         }
     }
 
@@ -376,13 +379,6 @@ impl<N> Port<N> {
             Way::Near | Way::Left | Way::None => !link.out.tells(),
         };
         self.due.is_empty() && self.ended.is_empty() && self.links.iter().all(is_told)
-    }
-
-    /// Bytes to this end that wait to leave.
-    #[must_use]
-    pub fn waiting(&self, to: u32) -> u64 {
-        let at = self.of_end.get(to as usize).copied().unwrap_or(0);
-        self.links.get((at as usize).wrapping_sub(1)).map_or(0, |link| link.out.waiting())
     }
 
     /// The receiver says at once when it has consumed the last record to this end, as if somebody were to be told.

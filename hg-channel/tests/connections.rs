@@ -148,6 +148,20 @@ impl Ends {
             };
             (self.parted[near][far], self.parted[far][near]) = (true, true);
         }
+        self.counts_what_waits();
+    }
+
+    /// What waits of each end, for all others: all of it when nothing was written since, otherwise all but the open blocks.
+    fn counts_what_waits(&self) {
+        for port in self.world.ports.iter().flatten() {
+            let waiting: u64 = (0..ENDS).map(|to| port.waiting(to)).sum();
+            let open = u64::from(ENDS) * port.block() as u64;
+            let queued = port.queued();
+            assert!(
+                (waiting.saturating_sub(open)..=waiting).contains(&queued),
+                "{queued} of {waiting}"
+            );
+        }
     }
 
     fn is_parted(&self, one: u32, other: u32) -> bool {
@@ -243,6 +257,8 @@ proptest! {
         ends.until("all are served again", |ends| {
             (0..ENDS).filter(|end| ends.is_there(*end)).all(|end| ends.is_served(end))
         });
+        let queued: Vec<u64> = ends.world.ports.iter().flatten().map(|it| it.queued()).collect();
+        prop_assert!(queued.iter().all(|it| *it == 0), "nothing waits any more: {:?}", queued);
     }
 }
 

@@ -56,6 +56,8 @@ fn a_full_receiver(plugin: &dyn Plugin, url: &str) {
         world.round();
     }
     assert!(u64::from(written) * 108 <= 2048 + limit, "{written} records");
+    let queued = world.port(0).queued();
+    assert!((limit - 256..=limit).contains(&queued), "{queued} bytes wait");
     assert!(matches!(world.port(0).record(1, 0, 100, limit), Err(Error::Full(1))));
     let held: usize = world.waiting[1].iter_mut().map(|block| block.arrived().bytes().len()).sum();
     assert!(held <= 2048, "{held} bytes");
@@ -63,6 +65,13 @@ fn a_full_receiver(plugin: &dyn Plugin, url: &str) {
     world.until("all is consumed", |world| world.consumed[1].len() == written as usize);
     world.write(0, 1, written, 100).unwrap();
     world.until("it goes on", |world| world.consumed[1].len() == written as usize + 1);
+    assert_eq!(world.port(0).queued(), 0);
+    // What waits for an end that is gone waits no more.
+    world.is_lazy = true;
+    while world.port(0).record(1, 0, 100, 1 << 20).is_ok() && world.port(0).queued() < 4096 {}
+    world.ports[1] = None;
+    world.until("its end is told", |world| !world.gone[0].is_empty());
+    assert_eq!(world.port(0).queued(), 0);
 }
 
 /// Records from end 0 to end 1, which has looked in vain for a while before the window lets more leave.

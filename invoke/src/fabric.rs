@@ -182,6 +182,14 @@ impl Fabric {
         self
     }
 
+    /// Bytes that wait in one worker to leave for all threads, beyond which [`Room::Queue`](crate::Room::Queue) lets no more wait for each than the
+    /// other choices do, which is two blocks: 64 MiB, and no less than [`Fabric::queue_max`]. So who calls many threads that do not consume has this, and
+    /// two blocks for each of them. A call that comes back for it is [`Error::Full`]. Each process has a bound of its own.
+    pub fn queue_total(mut self, bytes: u64) -> Self {
+        self.settings.queue_total = bytes;
+        self
+    }
+
     /// Bytes of a buffer that its receivers read, each into memory of its own: 64 MiB. The same in all processes.
     pub fn buffer_max(mut self, bytes: u64) -> Self {
         self.settings.buffer_max = bytes;

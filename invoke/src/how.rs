@@ -44,7 +44,8 @@ pub enum Room {
     Return,
     /// Progress is made until there is room. Not in a function that was called: there [`Error::Inside`](crate::Error::Inside) when there is none.
     Wait,
-    /// It waits here, in its order, as long as that takes no more than [`Fabric::queue_max`](crate::Fabric::queue_max).
+    /// It waits here, in its order, as long as that takes no more than [`Fabric::queue_max`](crate::Fabric::queue_max), and all that waits here no more than
+    /// [`Fabric::queue_total`](crate::Fabric::queue_total). Otherwise it comes back.
     #[default]
     Queue,
 }

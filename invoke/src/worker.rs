@@ -48,6 +48,7 @@ pub(crate) struct Settings {
     pub(crate) packing: Packing,
     pub(crate) limits: Limits,
     pub(crate) queue_max: u64,
+    pub(crate) queue_total: u64,
     pub(crate) buffer_max: u64,
     pub(crate) remote_max: held::Limits,
 }
@@ -56,7 +57,8 @@ impl Default for Settings {
     fn default() -> Self {
         let (packing, limits) = (Packing::Trad, Limits::default());
         let remote_max = held::Limits { each: 64 << 20, all: 256 << 20 };
-        Self { packing, limits, queue_max: 16 << 20, buffer_max: 64 << 20, remote_max }
+        let (queue_max, queue_total) = (16 << 20, 64 << 20);
+        Self { packing, limits, queue_max, queue_total, buffer_max: 64 << 20, remote_max }
     }
 }
 
@@ -94,8 +96,9 @@ pub struct Worker {
     me: u32,
     ends: u32,
     bounds: Bounds,
-    /// Bytes that wait where a caller does not queue.
+    /// Bytes that wait where a caller does not queue, or where all that waits is over the second.
     two_blocks: u64,
+    queue_total: u64,
     common: Arc<Common>,
     /// Streams that wait for what is being read: let go before what they have come by.
     stalled: RefCell<Stalled>,
@@ -154,7 +157,7 @@ impl Worker {
     pub(crate) fn new(common: Arc<Common>, port: Port<Synchronizer>) -> Self {
         let shape = common.shape;
         let (me, ends) = (port.end(), shape.processes * shape.threads());
-        let Settings { limits, queue_max, .. } = &common.settings;
+        let Settings { limits, queue_max, queue_total, .. } = &common.settings;
         let bounds = Bounds::new(*queue_max, ends, u64::from(limits.window));
         let two_blocks = 2 * port.block() as u64;
         Self {
@@ -165,6 +168,7 @@ impl Worker {
             dropped: Arc::new(Dropped::new(port.waiter())),
             port: RefCell::new(port),
             batch: RefCell::default(),
+            queue_total: (*queue_total).max(*queue_max),
             quiet: RefCell::new(Quiet::new(me, shape)),
             is_asked: Cell::new(false),
             has_failed: Cell::new(false),

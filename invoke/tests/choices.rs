@@ -82,6 +82,61 @@ fn packings(url: &str) {
     assert_eq!(plain.1, 1001, "a message each");
 }
 
+/// Calls to four that stand still, each until there is no room; then they run.
+fn all_queues(url: &str) {
+    let few = fabric().limits(Limits::default().block(256).window(2048));
+    let few = few.queue_max(8192).queue_total(16_384);
+    let ran = AtomicU32::new(0);
+    let has_called = [const { AtomicBool::new(false) }; 2];
+    run(url, (5, 1), &few, |worker| {
+        let me = worker.place().process;
+        let fill = |process, room| -> u64 {
+            let to = Place { process, thread: 0 };
+            let calls = (0..).map(|_| worker.call_with(to, nothing, (0,), How::room(room)));
+            calls
+                .take_while(|made| match made.as_ref().map_err(|it| &it.error) {
+                    Ok(()) => true,
+                    Err(Error::Full(full)) if *full == to => false,
+                    Err(other) => panic!("{other}"),
+                })
+                .count() as u64
+        };
+        let mut called = 0;
+        for (round, has_called) in has_called.iter().enumerate() {
+            // They are connected, and nothing waits.
+            worker.quiesce().unwrap();
+            if me == 0 {
+                let of_queue: Vec<u64> = (1..=4).map(|to| fill(to, Room::Queue)).collect();
+                let bytes: Vec<u64> = of_queue.iter().map(|calls| calls * 16).collect();
+                let is_full = |bytes: u64| (8192 - 16..=8192 + 2048).contains(&bytes);
+                assert!(bytes[..2].iter().all(|it| is_full(*it)), "round {round}: {bytes:?}");
+                let is_bounded = bytes[2..].iter().all(|it| (512..=512 + 2048).contains(it));
+                assert!(is_bounded, "two blocks and a window each, in all: {bytes:?}");
+                assert_eq!(fill(4, Room::Return), 0, "the bound of the other choices is the same");
+                called += of_queue.iter().sum::<u64>();
+                has_called.store(true, Ordering::SeqCst);
+                // Who waits has room in time.
+                for process in 1..=4 {
+                    let to = Place { process, thread: 0 };
+                    worker.call_with(to, nothing, (0,), How::room(Room::Wait)).unwrap();
+                    called += 1;
+                }
+            }
+            while !has_called.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            worker.quiesce().unwrap();
+        }
+        let of_worker = u32::try_from(worker.calls().1).unwrap();
+        ran.fetch_add(of_worker, Ordering::SeqCst);
+        worker.quiesce().unwrap();
+        if me == 0 {
+            assert_eq!(u64::from(ran.load(Ordering::SeqCst)), called, "each call ran once");
+        }
+        worker.finish().unwrap();
+    });
+}
+
 /// One of two threads does nothing but stand there: the other one takes what comes.
 fn any_thread(url: &str) {
     let [is_over, has_left, is_done] = [const { AtomicBool::new(false) }; 3];
@@ -191,5 +246,6 @@ fn results_and_news_reach_whoever_waits_while_another_one_floods() {
 
 over_each_transport! {
     calls_are_packed_as_it_was_chosen => packings,
+    what_waits_for_all_threads_is_bounded_and_each_has_two_blocks => all_queues,
     a_call_to_a_process_is_taken_by_a_thread_that_has_the_least_to_do => any_thread,
 }

@@ -96,7 +96,7 @@ impl<G: Portable> Team<G> {
         let serving = started.collect::<Result<Vec<_>, _>>().map_err(TeamError::Thread)?;
         // Who is connected hears of the other's end: these connections are kept however long nothing is searched.
         let fabric = Fabric::new().threads(threads).limits(Limits::default().idle(KEPT));
-        let fabric = fabric.queue_max(post::WAITING_MAX);
+        let fabric = fabric.queue_max(post::WAITING_MAX).queue_total(u64::MAX);
         let here = fabric.register(post::deliver)?.register(post::hear)?.open(group, url)?;
         let mut members: Vec<Member<G>> =
             here.into_iter().map(|it| Member::new(Post::new(it, threads.into()))).collect();

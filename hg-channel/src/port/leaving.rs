@@ -74,6 +74,16 @@ impl<N> Port<N> {
             },
             Way::Peer(_) | Way::None | Way::Left | Way::Gone(_) => {}
         }
+        self.recount(at);
+    }
+
+    /// What waits of one link is counted anew: whenever a block was sealed, or has left; not when a short one leaves, before which nothing has waited.
+    #[inline]
+    fn recount(&mut self, at: u32) {
+        let link = &mut self.links[at as usize];
+        let waiting = link.out.waiting();
+        self.queued += waiting;
+        self.queued -= std::mem::replace(&mut link.queued, waiting);
     }
 
     /// Sends the open block, if nothing waits before it and it is short: it is copied into its message, and not sealed before. `false`: it was
@@ -224,6 +234,20 @@ impl<N> Port<N> {
         }
     }
 
+    /// Bytes to this end that wait to leave.
+    #[must_use]
+    pub fn waiting(&self, to: u32) -> u64 {
+        let at = self.of_end.get(to as usize).copied().unwrap_or(0);
+        self.links.get((at as usize).wrapping_sub(1)).map_or(0, |link| link.out.waiting())
+    }
+
+    /// Bytes to all ends that wait to leave, but for what was written into open blocks since these were looked at last: at most a block of each.
+    #[inline]
+    #[must_use]
+    pub fn queued(&self) -> u64 {
+        self.queued
+    }
+
     /// Where the last record to this end stands in its stream.
     #[must_use]
     pub fn written(&self, to: u32) -> u64 {
@@ -311,6 +335,7 @@ impl<N> Port<N> {
         link.way = Way::Gone(reason.clone());
         self.widened -= link.incoming.narrow();
         let (end, notices) = (link.end, link.out.end());
+        self.queued -= std::mem::take(&mut link.queued);
         let stale: Vec<Peer> = self
             .connections
             .iter()

@@ -32,6 +32,8 @@ pub(super) struct Link<N> {
     pub(super) incoming: Incoming,
     /// The transport has refused a message, and will tell when it takes one.
     pub(super) is_blocked: bool,
+    /// Its bytes that wait to leave, as the port has counted them last.
+    pub(super) queued: u64,
     /// It stands in the port's list of open blocks.
     pub(super) is_unflushed: bool,
     /// It stands in the port's list of those that are to be told.
@@ -56,6 +58,7 @@ impl<N> Link<N> {
             out: Outgoing::new(window),
             incoming: Incoming::new(window),
             is_blocked: false,
+            queued: 0,
             is_unflushed: false,
             is_owing: false,
             kept: 0,

@@ -122,6 +122,9 @@ impl Worker {
         loop {
             let unfilled;
             let mut port = self.port.borrow_mut();
+            // Who waits for others that take nothing has two blocks for each thread still.
+            let is_over = port.queued() > self.queue_total;
+            let limit = if is_over { limit.min(self.two_blocks) } else { limit };
             if head.hold.is_some() {
                 port.seal(end);
             }
