@@ -61,6 +61,8 @@ pub(crate) struct Held {
     of: FxHashMap<Key, Allotted>,
     /// By what names its memory.
     named: FxHashMap<Locator, Key>,
+    /// How many have an owner who has dropped its handle.
+    dropped: usize,
     /// Bytes, and allocations that are everywhere, per owner that ever had any.
     taken: FxHashMap<u32, (Arc<AtomicU64>, usize)>,
 }
@@ -83,8 +85,8 @@ impl Drop for Charge {
 
 impl Held {
     pub(crate) fn new(limits: Limits, of_process: Arc<AtomicU64>) -> Self {
-        let (of, named, taken) = Default::default();
-        Self { limits, of_process, of, named, taken }
+        let (of, named, dropped, taken) = Default::default();
+        Self { limits, of_process, of, named, dropped, taken }
     }
 
     /// Bytes that they count as.
@@ -161,9 +163,16 @@ impl Held {
         self.of.get(&key)?.charge.clone()
     }
 
-    /// Whether an owner has dropped any that is still here.
-    pub(crate) fn has_dropped(&self, owner: u32) -> bool {
-        self.of.iter().any(|(key, it)| key.owner == owner && it.is_dropped)
+    /// Its owner's handle was dropped here, and it is there until it is removed.
+    pub(crate) fn drop_own(&mut self, key: Key) {
+        if let Some(allotted) = self.of.get_mut(&key) {
+            self.dropped += usize::from(!std::mem::replace(&mut allotted.is_dropped, true));
+        }
+    }
+
+    /// Whether any of which the handle was dropped here is still there.
+    pub(crate) fn has_dropped(&self) -> bool {
+        self.dropped > 0
     }
 
     pub(crate) fn named(&self, locator: &Locator) -> Option<Arc<Buffer>> {
@@ -173,6 +182,7 @@ impl Held {
     /// One is released.
     pub(crate) fn remove(&mut self, key: Key) -> Option<Allotted> {
         let removed = self.of.remove(&key)?;
+        self.dropped -= usize::from(removed.is_dropped);
         if let Some(buffer) = &removed.buffer {
             self.named.remove(&buffer.locator());
         }
@@ -207,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn one_and_all_have_what_they_may_and_give_it_back() {
+    fn one_and_all_have_what_they_may_and_give_it_back_and_what_was_dropped_is_counted() {
         let of_process = Arc::default();
         let (mut one, mut other) = (held(&of_process), held(&of_process));
         let first = one.charge(1, 2 * PAGE + 1).unwrap();
@@ -222,6 +232,14 @@ mod tests {
         let second = other.charge(2, 0).unwrap();
         assert_eq!(one.charge(3, 1).unwrap_err(), Refusal::Over { left: 0, of_all: true });
         drop((first, second));
+        let (kept, dropped) = (Key::everywhere(1, 1), Key::everywhere(1, 2));
+        for key in [kept, dropped] {
+            assert!(one.add(key, Err(Refusal::Unsaid), 0, 1) && !one.has_dropped());
+        }
+        one.drop_own(dropped);
+        one.drop_own(dropped);
+        assert!(one.has_dropped() && one.remove(kept).is_some() && one.has_dropped());
+        assert!(one.remove(dropped).is_some() && !one.has_dropped());
         assert_eq!(of_process.load(Ordering::Relaxed), 0);
         assert!(one.charge(1, u64::MAX).is_err(), "no sum wraps");
     }

@@ -27,7 +27,7 @@ use hg_channel::{Batch, Event, Limits, Port, Stats};
 use hg_na::{Domain, GoneReason, Waiter};
 
 pub(crate) use self::{allotting::reserve, settling::settle};
-use self::{moving::Moves, reading::Stalled};
+use self::{moving::Moves, reading::Stalled, running::Malformed};
 use crate::{
     Error, Packing, Place, Synchronizer,
     bounds::Bounds,
@@ -118,6 +118,9 @@ pub struct Worker {
     is_leaving: Cell<bool>,
     /// Roots of which it has passed on a broadcast no more since: nor does it what follows, which would run before its bytes are there.
     cut_off: RefCell<Vec<u32>>,
+    /// Whose block runs, and why that one is not believed any more.
+    running: Cell<Option<u32>>,
+    blamed: Cell<Option<Malformed>>,
     /// What was heard last is being read: what stands behind it waits.
     is_reading: Cell<bool>,
     /// What is to be done when the function that runs has returned, or panicked.
@@ -165,10 +168,10 @@ impl Worker {
             ends,
             bounds,
             two_blocks,
+            queue_total: (*queue_total).max(*queue_max),
             dropped: Arc::new(Dropped::new(port.waiter())),
             port: RefCell::new(port),
             batch: RefCell::default(),
-            queue_total: (*queue_total).max(*queue_max),
             quiet: RefCell::new(Quiet::new(me, shape)),
             is_asked: Cell::new(false),
             has_failed: Cell::new(false),
@@ -180,6 +183,8 @@ impl Worker {
             is_inside: Cell::new(false),
             is_leaving: Cell::new(false),
             cut_off: RefCell::default(),
+            running: Cell::new(None),
+            blamed: Cell::new(None),
             is_reading: Cell::new(false),
             then: Cell::new(Then::Nothing),
             group: Cell::new(None),

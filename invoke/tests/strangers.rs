@@ -40,6 +40,10 @@ struct Introduction {
 
 /// An end of process 1 that speaks for itself; process 0 has one worker.
 fn stranger(meeting: &Meeting) -> Port<()> {
+    stranger_of(meeting, 16 << 20, Limits::default())
+}
+
+fn stranger_of(meeting: &Meeting, queue_max: u64, limits: Limits) -> Port<()> {
     let domain =
         hg_na_sm::SmPlugin.open(&Address::new("sm://").unwrap(), &OpenOptions::listening());
     let context = domain.unwrap().context(0).unwrap();
@@ -51,8 +55,8 @@ fn stranger(meeting: &Meeting) -> Port<()> {
         addresses: vec![context.address().as_str().to_owned()],
         scheme: "sm".to_owned(),
         block: 4096,
-        window: 256 << 10,
-        queue_max: 16 << 20,
+        window: limits.window,
+        queue_max,
         buffer_max: 64 << 20,
     };
     let mut bytes = vec![0; codec::Default::size(&own).unwrap()];
@@ -61,7 +65,7 @@ fn stranger(meeting: &Meeting) -> Port<()> {
     let all: Vec<Introduction> = all.iter().map(|it| codec::Default::decode(it).unwrap()).collect();
     let addresses = all.iter().map(|it| Address::new(&it.addresses[0]).unwrap()).collect();
     let directory = Arc::new(Directory::new(all[0].token, addresses));
-    Port::new(1, context, directory, Near::new(1, 1), Limits::default())
+    Port::new(1, context, directory, Near::new(1, 1), limits)
 }
 
 /// A worker hears one record of a stranger; how it ends whoever waits for the stranger.
@@ -256,6 +260,49 @@ fn nothing_runs_that_a_stranger_has_sent_behind_what_no_worker_sends() {
         assert!(matches!(ended, Err(Error::Gone { process: 1, .. })), "{ended:?}");
         is_over.store(true, Ordering::SeqCst);
     });
+}
+
+/// A stranger that consumes nothing has calls run whose answers do not fit any more at some time: so many ran and were answered.
+fn answered(call: impl Fn(u64) -> (u32, Vec<u8>) + Sync, why: &str) -> (u64, u64) {
+    let _watchdog = Watchdog::start();
+    let (meeting, is_over) = (Meeting::default(), AtomicBool::new(false));
+    let limits = Limits::default().window(8192);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut port = stranger_of(&meeting, 0, limits);
+            let mut number = 0;
+            while !is_over.load(Ordering::SeqCst) {
+                // Ended by the worker, it is told so.
+                let (mut tag, mut body) = call(number);
+                while let Ok(room) = port.record(0, tag, body.len(), 1 << 16) {
+                    room.copy_from_slice(&body);
+                    number += 1;
+                    (tag, body) = call(number);
+                }
+                hears_anything(&mut port);
+            }
+        });
+        let fabric = Fabric::new().register(square).unwrap().queue_max(0).limits(limits);
+        let worker = fabric.open(&Process(0, 2, &meeting), "sm://").unwrap().remove(0);
+        let ended = worker.wait_until(|| worker.gone().map(Err::<(), _>));
+        let Err(Error::Gone { process: 1, why: said }) = &ended else { panic!("{ended:?}") };
+        assert!(said.contains(why), "{said}");
+        is_over.store(true, Ordering::SeqCst);
+        let (made, run) = worker.calls();
+        (run, made)
+    })
+}
+
+#[test]
+fn the_block_of_a_sender_that_takes_no_answers_ends_behind_the_call_that_finds_it() {
+    let call = |_| (ANSWERED, vec![0; 16]);
+    let (run, made) = answered(call, "it takes none of the results that it asks for");
+    assert_eq!(run, made + 1, "the last one has run, and is not answered");
+    // Results that may wait come first, as they take less time.
+    let read = no_buffer();
+    let call = |number| if number < 60_000 { call(0) } else { (READ, read.clone()) };
+    let (run, made) = answered(call, "it does not hear what was read");
+    assert_eq!(run, made + 1, "the last one has run, and is not answered");
 }
 
 /// Its bytes are written, and reading them panics.

@@ -160,9 +160,7 @@ impl Worker {
             match (said, own) {
                 (Ok(()) | Err(ChannelError::Gone { .. }), None) => {}
                 (Ok(()), Some(key)) => {
-                    if let Some(allotted) = self.held.borrow_mut().get_mut(key) {
-                        allotted.is_dropped = true;
-                    }
+                    self.held.borrow_mut().drop_own(key);
                 }
                 (Err(ChannelError::Gone { .. }), Some(key)) => self.release(key, None),
                 // It is tried again.
@@ -226,9 +224,7 @@ impl Worker {
                 match self.say_let_go(end, key) {
                     // Who is gone hears nothing.
                     Ok(()) | Err(ChannelError::Gone { .. }) => {}
-                    Err(_) => {
-                        self.port.borrow_mut().expel(end, "it does not hear what is released")
-                    }
+                    Err(_) => self.blame(end, "it does not hear what is released"),
                 }
             }
         }

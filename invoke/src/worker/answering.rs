@@ -90,7 +90,7 @@ impl Worker {
     fn answer_without(&self, reply: Reply, status: Status) {
         if self.write_answer(reply, status, 0, &()) == Err(Status::NoRoom) {
             // Nobody in good order waits for so many results at once.
-            self.port.borrow_mut().expel(reply.to, "it takes none of the results that it asks for");
+            self.blame(reply.to, "it takes none of the results that it asks for");
         }
     }
 

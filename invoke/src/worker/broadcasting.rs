@@ -307,7 +307,10 @@ impl Worker {
                 room[4..HEAD].copy_from_slice(&name.number.to_le_bytes());
                 room[HEAD..].copy_from_slice(&gone.to_le_bytes());
             }
-            Err(hg_channel::Error::Full(_)) => port.expel(above, "it does not hear what has run"),
+            Err(hg_channel::Error::Full(_)) => {
+                drop(port);
+                self.blame(above, "it does not hear what has run");
+            }
             // Who is gone hears nothing.
             Err(_) => {}
         }

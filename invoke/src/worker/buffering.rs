@@ -176,7 +176,10 @@ impl Worker {
                 self.count_made(group);
                 self.send_as_packed(&mut port, to);
             }
-            Err(ChannelError::Full(_)) => port.expel(to, "it does not hear what was read"),
+            Err(ChannelError::Full(_)) => {
+                drop(port);
+                self.blame(to, "it does not hear what was read");
+            }
             // Who is gone hears nothing.
             Err(_) => {}
         }

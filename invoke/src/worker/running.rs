@@ -59,34 +59,39 @@ impl Worker {
         first: impl FnOnce(&Self) -> Result<(), Malformed>,
     ) -> Next {
         self.is_inside.set(true);
+        self.running.set(Some(block.from()));
         let (from, mut left) = (block.from(), &block.bytes()[at..]);
         let (mut first, mut next) = (Some(first), Next::Follows);
         self.caller.set(from);
-        loop {
+        let why = loop {
             let ran = catch_unwind(AssertUnwindSafe(|| {
                 if let Some(first) = first.take() {
                     first(self)?;
+                    self.not_blamed()?;
                 }
                 self.run_records(from, &mut left)
             }));
             match ran {
-                Ok(Ok(())) => break,
-                // A call that is lost is not passed over in silence: its sender is gone.
-                Ok(Err(why)) => {
-                    self.port.borrow_mut().expel(from, why);
-                    next = Next::Gone;
-                    break;
-                }
+                Ok(ran) => break ran.err(),
                 // A function that panics is behind; those after it run.
                 Err(_) => {
                     self.panicked.set(self.panicked.get() + 1);
                     self.end_of_call();
                     self.group.set(None);
                     self.caller.set(from);
+                    if let Some(why) = self.blamed.take() {
+                        break Some(why);
+                    }
                 }
             }
-        }
+        };
         self.is_inside.set(false);
+        self.running.set(None);
+        // A call that is lost is not passed over in silence: its sender is gone.
+        if let Some(why) = why.or(self.blamed.take()) {
+            self.port.borrow_mut().expel(from, why);
+            next = Next::Gone;
+        }
         if self.is_reading.take() {
             let at = block.bytes().len() - left.len();
             self.stalled.borrow_mut().stall(block.keep(), at);
@@ -96,11 +101,27 @@ impl Worker {
         next
     }
 
+    /// An end does not keep to the rules: it is gone. If a block of it runs, that ends behind the record that does.
+    #[cold]
+    pub(super) fn blame(&self, end: u32, why: Malformed) {
+        if self.running.get() == Some(end) {
+            self.blamed.set(Some(why));
+        } else {
+            self.port.borrow_mut().expel(end, why);
+        }
+    }
+
+    #[inline]
+    fn not_blamed(&self) -> Result<(), Malformed> {
+        self.blamed.take().map_or(Ok(()), Err)
+    }
+
     #[inline]
     fn run_records(&self, from: u32, left: &mut &[u8]) -> Result<(), Malformed> {
         while let Some(record) = next_record(left).map_err(|_| "half a record")? {
             if record.tag >= FLAGS {
                 self.hear(from, record.tag, record.bytes)?;
+                self.not_blamed()?;
                 if self.is_reading.get() {
                     return Ok(());
                 }

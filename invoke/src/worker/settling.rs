@@ -55,7 +55,7 @@ impl Worker {
         }
         self.release_dropped();
         // What it has dropped is there until what was broadcast before that has run here.
-        self.wait_until(|| (!self.held.borrow().has_dropped(self.me)).then_some(Ok(())))?;
+        self.wait_until(|| (!self.held.borrow().has_dropped()).then_some(Ok(())))?;
         if !self.held.borrow().may_settle(self.me) {
             let why = format!("a worker has memory everywhere {EVERYWHERE_MAX} times at most");
             return Err(Error::Memory(why.into()));
@@ -120,7 +120,7 @@ impl Worker {
         match said {
             // Who is gone hears nothing.
             Ok(()) | Err(ChannelError::Gone { .. }) => {}
-            Err(_) => self.port.borrow_mut().expel(above, "it does not hear what is allocated"),
+            Err(_) => self.blame(above, "it does not hear what is allocated"),
         }
     }
 
