@@ -8,7 +8,16 @@
 //! | under the lock | who that is, and the first failure |
 //!
 //! All changes of `left` are of one word, so whoever enters a waker sees that there are none left, or whoever counts the last one sees the
-//! bit. A call that nobody waits for so takes no lock, and neither does whoever spins. `tests/loom.rs` has models of it.
+//! bit. A call that nobody waits for so takes no lock, and neither does whoever spins.
+//!
+//! # Orderings
+//! | label | where | meets |
+//! |---|---|---|
+//! | N1 | an event is counted: release | N2, N3: whoever sees none left sees what was done before each was counted, whoever changes the word between |
+//! | N2 | who waits, and who counts the last one, looks: acquire | N1 |
+//! | N3 | who polls enters the bit, and finds none left: acquire | N1 |
+//!
+//! Who is to be told is entered, and taken, under the lock. `tests/loom.rs` has models of it: weaken any of the three, and one fails.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +31,7 @@ use std::{
 
 use crate::{
     Error, Worker,
-    sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering},
+    sync::{Arc, AtomicU64, Mutex, MutexGuard, Ordering, ord},
 };
 
 /// Counts calls down to none: waited for, polled, awaited, or followed by a closure. Clones are the same, and each may be awaited by another task.
@@ -62,8 +71,7 @@ impl Synchronizer {
     #[inline]
     #[must_use]
     pub fn left(&self) -> u64 {
-        // Acquire: whoever sees none left sees what was done before the last one was counted.
-        self.shared.left.load(Ordering::Acquire) & !TOLD
+        self.shared.left.load(ord("N2", Ordering::Acquire)) & !TOLD // N2
     }
 
     /// What has become of all events: `None` while some are to come.
@@ -95,8 +103,7 @@ impl Synchronizer {
 
     /// Whether there are none left; otherwise whoever counts the last one finds what was entered.
     fn is_over_or_tells(&self, _entered: &MutexGuard<'_, State>) -> bool {
-        // AcqRel: as in `left`, and whoever counts the last one sees what was entered.
-        self.shared.left.fetch_or(TOLD, Ordering::AcqRel) & !TOLD == 0
+        self.shared.left.fetch_or(TOLD, ord("N3", Ordering::Acquire)) & !TOLD == 0 // N3
     }
 
     #[inline]
@@ -111,8 +118,8 @@ impl Synchronizer {
         if let Some(error) = failed {
             self.shared.lock().failed.get_or_insert(error);
         }
-        // AcqRel: what was done until now is seen by whoever sees none left, and what was entered with the bit is seen here.
-        if self.shared.left.fetch_sub(1, Ordering::AcqRel) == TOLD | 1 {
+        if self.shared.left.fetch_sub(1, ord("N1", Ordering::Release)) == TOLD | 1 {
+            // N1; whoever is told sees the others' by N2, which `tell` begins with.
             self.tell(self.shared.lock());
         }
     }
@@ -123,8 +130,8 @@ impl Synchronizer {
         if self.left() > 0 {
             return;
         }
-        // AcqRel: what follows belongs to those that are entered from now on.
-        self.shared.left.fetch_and(!TOLD, Ordering::AcqRel);
+        // Relaxed: the bit is set and taken under the lock.
+        self.shared.left.fetch_and(!TOLD, Ordering::Relaxed);
         let (wakers, then) = (std::mem::take(&mut state.wakers), std::mem::take(&mut state.then));
         let result = state.failed.clone().map_or(Ok(()), Err);
         drop(state);
