@@ -186,7 +186,36 @@ fn leaves_in_the_middle(url: &str) {
     });
 }
 
+/// So many workers, of several processes: from the first, one in the middle, and the last.
+fn reached(url: &str, shape: (u32, u8)) {
+    let all = shape.0 * u32::from(shape.1);
+    let roots = [0, all / 2, all - 1];
+    let runs = run(url, shape, &fabric(), |worker| {
+        let ran = Synchronizer::new();
+        for (number, root) in (0..).zip(roots) {
+            if number_of(&worker) == root {
+                let how = How::default().when_run(&ran);
+                worker.broadcast_with(note, (root, number, vec![7; 9]), how).unwrap();
+            }
+        }
+        ran.wait(&worker).unwrap();
+        worker.quiesce().unwrap();
+        worker.finish().unwrap();
+        let mut run = RUN.with_borrow_mut(std::mem::take);
+        run.sort_unstable();
+        run
+    });
+    let each: Vec<(u32, u64)> = roots.into_iter().zip(0..).collect();
+    assert_eq!(runs, vec![each; all as usize], "{shape:?}");
+}
+
+/// Trees of one level, of a full one, and of more.
+fn sizes(url: &str) {
+    [(1, 1), (2, 1), (5, 1), (7, 3), (5, 13)].into_iter().for_each(|shape| reached(url, shape));
+}
+
 over_each_transport! {
+    any_number_of_workers_of_several_processes_is_reached => sizes,
     a_root_that_goes_on_keeps_nobody_who_leaves => leaves_in_the_middle,
     each_worker_runs_each_broadcast_once_and_in_order => all_at_once,
     whoever_waits_is_told => told,
@@ -196,17 +225,7 @@ over_each_transport! {
 #[test]
 fn any_number_of_workers_is_reached() {
     for threads in 1..=65 {
-        let runs = run("sm://", (1, threads), &fabric(), |worker| {
-            if worker.place().thread == u32::from(threads) / 2 {
-                let ran = Synchronizer::new();
-                let how = How::default().when_run(&ran);
-                worker.broadcast_with(note, (0, 0, vec![7; 9]), how).unwrap();
-                ran.wait(&worker).unwrap();
-            }
-            worker.quiesce().unwrap();
-            RUN.with_borrow_mut(std::mem::take).len()
-        });
-        assert_eq!(runs, vec![1; usize::from(threads)]);
+        reached("sm://", (1, threads));
     }
     everybody("sm://", (13, 5), &fabric(), How::default(), 3);
 }
