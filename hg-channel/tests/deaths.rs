@@ -14,7 +14,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use hg_channel::{Batch, Directory, Error, Event, Limits, Near, Port, When, next_record};
@@ -23,8 +23,8 @@ use nix::sys::signal::{Signal, raise};
 use watchdog::Watchdog;
 use world::{TOKEN, World, is_there};
 
-/// Three ends that write to one another, come to rest, and write again, of which one dies after so many steps: a record was written, something has come, a
-/// block was consumed, something was acknowledged, something has left.
+/// Three ends that write to one another, come to rest, and write again, of which one dies after so many steps: a record was written, or is held, gets another
+/// tag, is released; something has come, a block was consumed, something was acknowledged, something has left.
 struct Steps {
     world: World,
     left: u32,
@@ -35,6 +35,10 @@ struct Steps {
 }
 
 const VICTIM: usize = 1;
+/// Who writes to whom.
+const PAIRS: [(u32, u32); 5] = [(0, 1), (1, 0), (2, 1), (0, 2), (1, 2)];
+/// A bit of the tags of what is held.
+const HELD: u32 = 1 << 16;
 
 impl Steps {
     fn new(world: World, left: u32, die: fn(&mut World)) -> Self {
@@ -50,12 +54,21 @@ impl Steps {
 
     fn write_all(&mut self, phase: u64) {
         for number in 0..2_u32 {
-            for (from, to) in [(0, 1), (1, 0), (2, 1), (0, 2), (1, 2)] {
+            for (from, to) in PAIRS {
                 let notice = phase * 1000 + u64::from(100 * from + 10 * to + number);
                 let Some(port) = &mut self.world.ports[from as usize] else { continue };
-                let written = port.record(to, number, 100, 1 << 20).map(|room| room.fill(7));
+                // The second one waits for bytes, and is something else until they are there.
+                let is_held = number == 1;
+                let tag = if is_held { number | HELD } else { number };
+                if is_held {
+                    port.seal(to);
+                }
+                let written = port.record(to, tag, 100, 1 << 20).map(|room| room.fill(7));
                 match written {
                     Ok(()) => {
+                        if is_held {
+                            port.hold(to, phase);
+                        }
                         let when = if number % 2 == 0 { When::Consumed } else { When::Sent };
                         port.tell(to, when, notice);
                         self.expected[from as usize].push(notice);
@@ -63,6 +76,23 @@ impl Steps {
                     Err(error) => assert!(matches!(error, Error::Gone { end: 1, .. }), "{error}"),
                 }
                 self.taken();
+            }
+        }
+        self.release_all(phase);
+    }
+
+    /// What is held leaves in its place, after more has come and gone.
+    fn release_all(&mut self, phase: u64) {
+        for at in 0..3 {
+            let _dead = self.round(at);
+        }
+        for (from, to) in PAIRS {
+            let Some(port) = &mut self.world.ports[from as usize] else { continue };
+            port.retag(to, phase, |tag| tag & !HELD);
+            self.taken();
+            // The one that has died meanwhile may be this one.
+            if let Some(port) = &mut self.world.ports[from as usize] {
+                port.release(to, phase);
             }
         }
     }
@@ -243,12 +273,14 @@ fn start(left: u32, url: &str, others: &[Address; 2]) -> (Child, Address) {
     (child, Address::new(&address).unwrap())
 }
 
-/// A transport that takes long to open is tried with one step of `stride`.
+/// A transport that takes long to open is tried with one step of `stride`, with others in each run.
 fn a_process_at_every_step(url: &str, stride: u32) {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let first = u32::try_from(now.as_secs() % u64::from(stride)).unwrap() + 1;
     let (mut left, mut has_died) = (0, true);
     while has_died {
         let _watchdog = Watchdog::start();
-        left += stride;
+        left = if left == 0 { first } else { left + stride };
         let (first, last) = (open(url), open(url));
         let others = [&first, &last].map(|it| it.0.address().clone());
         let (mut child, victim) = start(left, url, &others);
