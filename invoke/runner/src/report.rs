@@ -43,6 +43,8 @@ struct OfThread {
     cpu_seconds: f64,
     /// Most memory of the process so far.
     peak_rss_kib: u64,
+    /// Descriptors that the process had open when all calls had run.
+    descriptors: u64,
     #[serde(flatten)]
     wrong: Wrong,
 }
@@ -65,6 +67,7 @@ impl OfThread {
             widened: ended.stats.widened,
             cpu_seconds: cpu_seconds(),
             peak_rss_kib: peak_rss_kib(),
+            descriptors: ended.descriptors,
             wrong: ended.reader.wrong,
         }
     }
@@ -93,6 +96,7 @@ impl OfThread {
             widened: self.widened + other.widened,
             cpu_seconds: self.cpu_seconds + if is_first { other.cpu_seconds } else { 0.0 },
             peak_rss_kib: self.peak_rss_kib.max(other.peak_rss_kib),
+            descriptors: self.descriptors.max(other.descriptors),
             wrong: self.wrong.plus(other.wrong),
             ..self
         }
@@ -248,6 +252,7 @@ mod tests {
             came_back: 0,
             numbers: vec![1],
             stats: Default::default(),
+            descriptors: 0,
             reader,
         };
         let mut out = Vec::new();

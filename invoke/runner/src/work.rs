@@ -9,7 +9,7 @@ use std::{
 use hg_invoke::{Error as InvokeError, How, Place, Stats, Worker};
 use hg_job::{Job, Local};
 use hg_job_runner::{
-    Error as RunnerError,
+    Error as RunnerError, process,
     program::{Program as _, Verdict},
     say,
     watch::Watch,
@@ -36,6 +36,8 @@ pub(crate) struct Ended {
     /// Calls made to each thread.
     pub(crate) numbers: Vec<u64>,
     pub(crate) stats: Stats,
+    /// Of the process, when all calls had run.
+    pub(crate) descriptors: u64,
     pub(crate) reader: Reader,
 }
 
@@ -225,6 +227,7 @@ impl Thread {
             came_back: self.came_back,
             numbers: self.writer.made(),
             stats: self.worker.stats(),
+            descriptors: process::descriptors(),
             reader,
         })
     }

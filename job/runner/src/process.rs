@@ -1,4 +1,4 @@
-//! Processor time and memory of this process.
+//! Processor time, memory and descriptors of this process.
 
 use std::{fs, time::Duration};
 
@@ -16,6 +16,13 @@ pub fn cpu_seconds() -> f64 {
     };
     getrusage(UsageWho::RUSAGE_SELF)
         .map_or(0.0, |usage| seconds(usage.user_time()) + seconds(usage.system_time()))
+}
+
+/// File descriptors that it has open.
+#[must_use]
+pub fn descriptors() -> u64 {
+    // Not the one by which the folder is read.
+    fs::read_dir("/proc/self/fd").map_or(0, |open| open.count().saturating_sub(1) as u64)
 }
 
 /// The high-water mark of its resident memory, in KiB.
