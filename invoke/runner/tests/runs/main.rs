@@ -15,6 +15,7 @@ mod launchers;
 mod local;
 #[path = "../../../../tests/daemons/daemons.rs"]
 mod nodes;
+mod progress;
 #[path = "../../../../job/tests/launchers/slurm_daemons.rs"]
 mod slurm_daemons;
 
