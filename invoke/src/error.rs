@@ -6,7 +6,7 @@ use crate::{Place, how::ANY};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// As much waits for this thread as may, or as many results are to come (65,536). Make progress, and call again.
+    /// As much waits for this thread, or for all, as may ([`Room`](crate::Room)), or as many results are to come (65,536). Make progress, and call again.
     #[error("the way to {0} is full: make progress, then call again")]
     Full(Place),
     /// A function that runs may not wait, nor make progress: what it waits for may wait for it.
