@@ -504,6 +504,8 @@ impl<S> Machine<S> {
         self.phase = Phase::Failed { member, why: why.clone() };
         self.waiting.clear();
         self.pulling.clear();
+        // Who is asked now would be asked once more in the group that follows.
+        self.actions.retain(|it| !matches!(it, Action::Prepare { .. }));
         if tells {
             self.tell_all(|| Message::Failed { member, why: why.clone() });
         }

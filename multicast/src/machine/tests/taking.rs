@@ -78,3 +78,17 @@ fn who_takes_a_block_says_so_twice_and_pulls_the_next_one_once_it_is_whole() {
     machine.handle(Event::Nearly { object: 0, block: 0 });
     assert_eq!(words(done_by(&mut machine)), [], "it is here");
 }
+
+/// Both come in one round.
+#[test]
+fn nobody_is_asked_for_a_place_in_a_group_that_has_failed_meanwhile() {
+    let mut machine = relay();
+    let header = Some(header_of_two(Kind::Chain));
+    let message = Message::Offer { object: 0, block: 0, header, source: 0 };
+    machine.handle(Event::Message { from: 0, message });
+    let message = Message::Failed { member: 2, why: "it is gone".to_owned() };
+    machine.handle(Event::Message { from: 0, message });
+    let actions = done_by(&mut machine);
+    assert!(actions.iter().any(|it| matches!(it, Action::Failed { .. })), "{actions:?}");
+    assert!(!actions.iter().any(|it| matches!(it, Action::Prepare { .. })), "{actions:?}");
+}
