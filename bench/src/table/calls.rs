@@ -25,21 +25,6 @@ pub(super) fn runs() -> Vec<Run> {
             Claim::new("call/16", "8-byte calls, spinning, 16 in flight", many),
         ),
         Run::one(
-            Plain::repeated("rate --wait spin --inflight 16 --cancelled 1", 60),
-            Claim::new("call/cancelled", "the same after a call that was cancelled", |figures| {
-                let ratio = Quantity::median(figures.of("with_cancelled_to_without")?)?;
-                Some(Judged::figure(ratio, "with / without", Larger, 0.97, None))
-            }),
-        ),
-        Run::one(
-            Plain::repeated("rate --wait spin --inflight 65 --beside 16", 60),
-            Claim::new("call/65", "the same with 65 in flight", |figures| {
-                let ratio = Quantity::median(figures.of("call_to_other_in_flight")?)?;
-                Some(Judged::figure(ratio, "65 / 16 in flight", Larger, 0.97, None))
-            }),
-        ),
-        clients(),
-        Run::one(
             Plain::once("first"),
             Claim::new("call/first", "the first call to a new peer", |figures| {
                 let first = Quantity::median(figures.of("first_call")?)?;
@@ -47,6 +32,7 @@ pub(super) fn runs() -> Vec<Run> {
             }),
         ),
     ];
+    runs.extend(loaded());
     for (size, name) in [(4096, "4KiB"), (65536, "64KiB")] {
         runs.push(Run::one(
             Plain::repeated(format!("rate --wait spin --size {size}"), 60),
@@ -124,6 +110,27 @@ struct Promised {
 
 const NEAR: Promised = Promised { round_trip_us: 0.13, must: 11e6, aim: 14e6 };
 const FAR: Promised = Promised { round_trip_us: 0.47, must: 5.5e6, aim: 8e6 };
+
+/// Many calls in flight, and many clients.
+fn loaded() -> [Run; 3] {
+    [
+        Run::one(
+            Plain::repeated("rate --wait spin --inflight 16 --cancelled 1", 60),
+            Claim::new("call/cancelled", "the same after a call that was cancelled", |figures| {
+                let ratio = Quantity::median(figures.of("with_cancelled_to_without")?)?;
+                Some(Judged::figure(ratio, "with / without", Larger, 0.97, None))
+            }),
+        ),
+        Run::one(
+            Plain::repeated("rate --wait spin --inflight 65 --beside 16", 60),
+            Claim::new("call/65", "the same with 65 in flight", |figures| {
+                let ratio = Quantity::median(figures.of("call_to_other_in_flight")?)?;
+                Some(Judged::figure(ratio, "65 / 16 in flight", Larger, 0.97, None))
+            }),
+        ),
+        clients(),
+    ]
+}
 
 fn clients() -> Run {
     let judged = |name: &'static str, formula: &'static str, must: f64| {
