@@ -127,7 +127,9 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
 
 /// A line for each run, and one for the slowest beside the median.
 fn beside_busy_loops(mut runs: Outside, count: u32) -> Result<Vec<Figure>, Error> {
-    let loops = [(); 2].map(|()| Peer::run("busy", &["busy"], None));
+    // Without a core of its own each would run where this program does.
+    let Cores { origin, target } = runs.cores;
+    let loops = [origin, target].map(|core| Peer::run("busy", &["busy"], core));
     let loops: Vec<Peer> = loops.into_iter().collect::<Result<_, _>>()?;
     runs.measure()?;
     let mut rates = (0..count).map(|_| runs.measure()).collect::<Result<Vec<_>, _>>()?;
