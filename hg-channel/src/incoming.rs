@@ -85,10 +85,10 @@ impl Incoming {
         self.asked |= asks;
     }
 
-    /// Whether the sender is to be told even if nothing else travels.
+    /// Whether the sender is to be told even if nothing else travels. Its window may be the short one again.
     #[inline]
     pub(crate) fn owes(&self) -> bool {
-        self.asked || self.consumed - self.told >= self.window() / 2
+        self.asked || self.consumed - self.told >= self.window / 2
     }
 
     /// How far it has come, which is told now.

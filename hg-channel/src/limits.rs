@@ -55,5 +55,7 @@ impl Limits {
 
 /// The longest window. Half of all positions are far more.
 pub(crate) const WINDOW_MAX: u32 = 1 << 30;
+/// Bytes by which the windows of an end are longer than at first, together.
+pub(crate) const WIDENED_MAX: u64 = 16 << 20;
 /// Two of them fit in a window.
 const BLOCK_MAX: usize = (WINDOW_MAX / 2) as usize - HEADER - RECORD;

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     error::Broken,
-    limits::WINDOW_MAX,
+    limits::WIDENED_MAX,
     wire::{HEADER, Header, Kind, RECORD, Told, half, word, write_record},
 };
 
@@ -360,7 +360,8 @@ impl<N> Outgoing<N> {
     pub(crate) fn consume(&mut self, claim: Told) -> Result<bool, Broken> {
         let is_wider = claim.doubled > self.doubled;
         if is_wider {
-            if claim.doubled > 30 || self.window << claim.doubled > WINDOW_MAX.into() {
+            // No receiver has more for all its channels.
+            if claim.doubled > 30 || (self.window << claim.doubled) - self.window > WIDENED_MAX {
                 return Err(Broken::Consumed);
             }
             self.doubled = claim.doubled;

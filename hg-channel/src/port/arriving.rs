@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     error::{Broken, Error},
+    limits::WIDENED_MAX,
     near::Parcel,
     outgoing::Block,
     wire::{HEADER, Header, Kind, Positions, SIGNED, Told, half, header_of, word},
@@ -552,8 +553,6 @@ const _: () = assert!(half(1 << 32) == 0);
 const CONNECTIONS_MAX: usize = 8;
 /// Rounds that find nothing, between two blocks of an end, after which it has lacked the second.
 const STARVED: u64 = 8;
-/// Bytes by which the windows of an end are longer than at first, together.
-const WIDENED_MAX: u64 = 16 << 20;
 /// Glimpses between two rounds that have found nothing, ...
 const GLIMPSES: u8 = 4;
 /// ... and such rounds since a glimpse has found something, after which there is one between two.

@@ -47,8 +47,10 @@ impl<N> Port<N> {
     pub(super) fn stay(&mut self, peer: Peer, at: u32, left: Positions) {
         let message = self.links[at as usize].says(Kind::Stay, left);
         let op = Op::SendControl { to: peer, message };
-        if self.context.post(QUIET | u64::from(at), op).is_err() {
-            self.links[at as usize].stays = Some((peer, left));
+        let link = &mut self.links[at as usize];
+        match self.context.post(QUIET | u64::from(at), op) {
+            Ok(_) => drop(link.incoming.tell()),
+            Err(_) => link.stays = Some((peer, left)),
         }
     }
 
@@ -83,10 +85,11 @@ impl<N> Port<N> {
                 self.connections.iter().filter(|(_, it)| it.link == at && it.state == State::Open);
             link.way = open.next().map_or(Way::None, |(other, _)| Way::Peer(*other));
             link.is_blocked = false;
-            if matches!(link.way, Way::None) {
-                link.out.narrow();
-                self.widened -= link.incoming.narrow();
-            }
+        }
+        // Also when that was so before: what the other side has said since may have made it wide again.
+        if matches!(link.way, Way::None) {
+            link.out.narrow();
+            self.widened -= link.incoming.narrow();
         }
     }
 
