@@ -81,7 +81,8 @@ fn processes_of_a_node_share_its_cards_and_a_domain_that_is_named_is_taken() {
     for (settings, local_rank, card) in [
         ("", "0", "card0"),
         ("", "1", "card1"),
-        ("", "2", "card0"),
+        ("", "2", "card1"),
+        ("", "3", "card0"),
         ("domain=card0", "1", "card0"),
         ("domain=card1", "0", "card1"),
     ] {
