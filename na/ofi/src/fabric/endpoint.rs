@@ -137,22 +137,6 @@ impl Endpoint {
         let (ep, is_multi) = open_endpoint_somewhere(&domain, offer, (&cq, &av), multi)?;
         let transmit = Frames::new(limits.transmit_size.clamp(1, SENDS_MAX), frame);
         let intake = Intake::new(limits.receive_size.clamp(1, FRAMES_MAX), frame, is_multi);
-        let mut regions = Vec::new();
-        let mut descriptors = [0; 2];
-        if limits.mr_mode & sys::MR_LOCAL != 0 {
-            let ranges = [transmit.range(), intake.range()];
-            for ((base, len), descriptor) in ranges.into_iter().zip(&mut descriptors) {
-                // Two registrations of a domain never share a key.
-                let key = regions.len() as u64 + 1;
-                let access = sys::TRANSMIT | sys::RECV;
-                let region =
-                    register(&domain, &ep, (base, len, None), access, (limits.mr_mode, key))?;
-                // SAFETY:
-                // - open; the field is set when it is registered.
-                *descriptor = unsafe { (*region.raw()).mem_desc }.expose_provenance();
-                regions.push(region);
-            }
-        }
         let name = name_of(&ep)?;
         let is_copied = offer.provider == "shm" && library()?.version() < INBOXES_SINCE;
         let one_sided = (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits, is_copied));
@@ -161,7 +145,7 @@ impl Endpoint {
             sends: Sends::new(transmit.count(), queue_of(offer)),
             inject_max: inject_max(offer),
             ep,
-            regions,
+            regions: Vec::new(),
             is_bound: limits.mr_mode & sys::MR_ENDPOINT != 0,
             cq,
             av,
@@ -172,7 +156,7 @@ impl Endpoint {
             intake,
             way,
             is_multi,
-            descriptors,
+            descriptors: [0; 2],
             scratch: Box::new([0; INJECT_MAX]),
             wait_fd,
             lock: RegionLock::find(&offer.provider, library()?.version(), &name),
@@ -184,8 +168,27 @@ impl Endpoint {
             is_socket: is_socket(limits.address_format),
             name,
         };
+        endpoint.register_frames(limits.mr_mode)?;
         endpoint.post_receives()?;
         Ok(endpoint)
+    }
+
+    /// Registers the memory of messages where the library wants that. What is registered when a further one fails is the endpoint's to close.
+    pub(super) fn register_frames(&mut self, mr_mode: i32) -> Result<(), Fault> {
+        if mr_mode & sys::MR_LOCAL != 0 {
+            let ranges = [self.transmit.range(), self.intake.range()];
+            for ((base, len), descriptor) in ranges.into_iter().zip(&mut self.descriptors) {
+                // Two registrations of a domain never share a key.
+                let key = self.regions.len() as u64 + 1;
+                let (access, mode) = (sys::TRANSMIT | sys::RECV, (mr_mode, key));
+                let region = register(&self.domain, &self.ep, (base, len, None), access, mode)?;
+                // SAFETY:
+                // - open; the field is set when it is registered.
+                *descriptor = unsafe { (*region.raw()).mem_desc }.expose_provenance();
+                self.regions.push(region);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn domain(&self) -> &Handle<sys::FidDomain> {

@@ -162,6 +162,71 @@ fn registrations_that_are_refused_while_their_endpoint_is_open_are_closed_behind
     assert!(lives.upgrade().is_none() && FREED.get() >= 2, "nothing is leaked");
 }
 
+type Register = unsafe extern "C" fn(
+    *mut sys::Fid,
+    *const c_void,
+    usize,
+    u64,
+    u64,
+    u64,
+    u64,
+    *mut *mut sys::FidMr,
+    *mut c_void,
+) -> c_int;
+
+thread_local! {
+    static REGISTER: Cell<Option<Register>> = const { Cell::new(None) };
+}
+
+/// The first registration is made and watched, the next one refused.
+unsafe extern "C" fn registering_once(
+    domain: *mut sys::Fid,
+    base: *const c_void,
+    len: usize,
+    access: u64,
+    offset: u64,
+    key: u64,
+    flags: u64,
+    region: *mut *mut sys::FidMr,
+    context: *mut c_void,
+) -> c_int {
+    let Some(register) = REGISTER.take() else { return -nix::libc::ENOMEM };
+    // SAFETY:
+    // - the function that this one stands in for, and what that was asked.
+    let result =
+        unsafe { register(domain, base, len, access, offset, key, flags, region, context) };
+    // SAFETY:
+    // - just opened.
+    watch(unsafe { *region }.cast(), Kind::Registration);
+    result
+}
+
+#[test]
+fn what_fails_to_open_behind_its_first_registration_is_closed_in_the_same_order() {
+    let mut endpoint = endpoint(0);
+    endpoint.is_bound = true;
+    WATCH.with_borrow_mut(|watch| {
+        *watch = Watch { refuses: Refuses::RegistrationsInUse, ..Watch::default() };
+    });
+    watch(endpoint.raw().cast(), Kind::Endpoint);
+    FREED.set(0);
+    // SAFETY:
+    // - open, and used by this thread alone.
+    let memory = unsafe { &mut (*endpoint.domain().raw()).mr };
+    // SAFETY:
+    // - a table of libfabric's.
+    *memory = unsafe { copied(*memory) };
+    // SAFETY:
+    // - a copy of this test's.
+    let register = unsafe { &mut (**memory).reg };
+    REGISTER.set(Some(std::mem::replace(register, registering_once)));
+    let fault = endpoint.register_frames(sys::MR_LOCAL).unwrap_err();
+    assert_eq!(fault.number, nix::libc::ENOMEM);
+    drop(endpoint);
+    assert_eq!(closed(), [Kind::Endpoint, Kind::Registration], "and its memory behind both");
+    assert!(FREED.get() >= 2, "nothing is leaked");
+}
+
 #[test]
 fn memory_that_an_open_endpoint_may_reach_is_never_freed() {
     let (endpoint, lives) = watched(Refuses::Endpoints);
