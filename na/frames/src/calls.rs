@@ -59,8 +59,9 @@ impl<T: Transport> Context for FramedContext<T> {
         if self.common.same_process().is_err() {
             return;
         }
-        let Self { links, finished, busy, .. } = self;
-        if let Some(Cancelled { is_told, written }) = links.cancel(id, finished) {
+        let Self { links, finished, busy, transport, .. } = self;
+        if let Some(Cancelled { is_told, written, lent }) = links.cancel(id, finished) {
+            lent.into_iter().for_each(|lent| transport.revoke(lent));
             if let Some(entry) = written {
                 entry.abandon();
             }

@@ -407,9 +407,8 @@ impl<T: Transport> FramedContext<T> {
         }
         let is_over = transport.reaches_nothing(&reason);
         let lent = links.end(peer, &reason, finished);
-        if is_over {
-            lent.into_iter().for_each(|it| transport.revoke(it.lent));
-        } else {
+        lent.iter().filter(|it| is_over || !it.is_told).for_each(|it| transport.revoke(it.lent));
+        if !is_over {
             abandon(lent.into_iter().filter_map(|it| it.written));
         }
     }

@@ -30,7 +30,7 @@ use crate::{
     link::Link,
     moves::{ACTIVE_MAX, GRANT_LEN, Grant, Moves},
     sending::{Lane, Sending},
-    transfer::{ACCESS_LEN, Access},
+    transfer::{ACCESS_LEN, Access, Loan, Transfer},
     verdict::Verdict,
 };
 
@@ -354,11 +354,38 @@ fn announce<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step<
 /// Lends the memory of the next transfer to its owner. `None`: it travels in frames.
 fn send_lent<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step<C::Fault>> {
     let transfer = link.initiator.next(ACTIVE_MAX)?;
+    let (is_put, serial) = (transfer.is_put, transfer.id.serial);
+    let lent = match transfer.lent {
+        Some(lent) => lent,
+        None => match lend(transfer, carrier, &link.way.own)? {
+            Ok(lent) => lent,
+            Err(_) => return Some(Step::Stalled),
+        },
+    };
+    let access = transfer.access.encode();
+    let kind = if is_put { Kind::PutLent } else { Kind::GetLent };
+    let mut content = [0; ACCESS_LEN + GRANT_LEN];
+    content[..ACCESS_LEN].copy_from_slice(&access);
+    content[ACCESS_LEN..].copy_from_slice(&lent.grant.encode());
+    // What is not taken now stays lent until it is.
+    transfer.lent = Some(lent);
+    let step = send_plain(link, carrier, (kind, serial), &content);
+    if matches!(step, Step::Left) {
+        link.initiator.announced(0);
+    }
+    Some(step)
+}
+
+/// Lends the memory of a transfer. `None`: it travels in frames. An error says "not now".
+fn lend<C: Carrier>(
+    transfer: &mut Transfer,
+    carrier: &mut C,
+    to: &C::Own,
+) -> Option<Result<Loan, C::Fault>> {
     let is_long = transfer.access.len >= carrier.lent_min() || transfer.must_be_lent();
-    if !is_long || transfer.in_frames || !carrier.may_lend(&link.way.own) {
+    if !is_long || transfer.in_frames || !carrier.may_lend(to) {
         return None;
     }
-    let (is_put, serial) = (transfer.is_put, transfer.id.serial);
     let times_left = transfer.entry.times_left();
     let memory = transfer.entry.share()?;
     let runs = hg_na_memory::pieces(&memory, transfer.slice.offset(), transfer.access.len);
@@ -367,26 +394,15 @@ fn send_lent<K, C: Carrier>(link: &mut To<K, C>, carrier: &mut C) -> Option<Step
         transfer.in_frames = true;
         return None;
     };
-    let access = transfer.access.encode();
-    let (lent, grant) = match carrier.lend(&link.way.own, &memory, run, !is_put) {
-        Ok(lent) => lent,
-        Err(fault) if C::is_again(&fault) => return Some(Step::Stalled),
+    match carrier.lend(to, &memory, run, !transfer.is_put) {
+        Ok((name, grant)) => Some(Ok(Loan { name, grant, times_left })),
+        Err(fault) if C::is_again(&fault) => Some(Err(fault)),
         Err(fault) => {
             tracing::debug!(%fault, "memory is not lent: it travels in messages");
             transfer.in_frames = true;
-            return None;
+            None
         }
-    };
-    let kind = if is_put { Kind::PutLent } else { Kind::GetLent };
-    let mut content = [0; ACCESS_LEN + GRANT_LEN];
-    content[..ACCESS_LEN].copy_from_slice(&access);
-    content[ACCESS_LEN..].copy_from_slice(&grant.encode());
-    let step = send_plain(link, carrier, (kind, serial), &content);
-    match step {
-        Step::Left => link.initiator.announced_lent(lent, times_left),
-        _ => carrier.revoke(lent),
     }
-    Some(step)
 }
 
 /// Hands the next move of a peer's transfer over.

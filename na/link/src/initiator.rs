@@ -19,7 +19,10 @@ use std::{
 use hg_na::{Completion, Error, GoneReason, Reached};
 use hg_na_parts::regions::Entry;
 
-use crate::{transfer::Transfer, verdict::Verdict};
+use crate::{
+    transfer::{Loan, Transfer},
+    verdict::Verdict,
+};
 
 /// Bytes of a region that are next to be sent.
 #[derive(Debug, Clone)]
@@ -45,10 +48,8 @@ struct Open {
     len: u64,
     /// Bytes sent (put) or received (get).
     passed: u64,
-    /// The transport's name of the memory that it has lent to the owner for it.
-    lent: Option<usize>,
-    /// How often its region had been abandoned by then.
-    times_left: u64,
+    /// The memory that the transport has lent to the owner for it.
+    lent: Option<Loan>,
 }
 
 impl Open {
@@ -58,8 +59,8 @@ impl Open {
 
     /// What the owner has written is not in the region: its memory was left to another peer meanwhile, and a copy has taken its place.
     fn is_elsewhere(&self) -> bool {
-        let is_other = |it: &Transfer| it.entry.times_left() != self.times_left;
-        self.lent.is_some() && !self.is_put && self.transfer.as_ref().is_some_and(is_other)
+        let (Some(lent), Some(it)) = (self.lent, &self.transfer) else { return false };
+        !self.is_put && it.entry.times_left() != lent.times_left
     }
 }
 
@@ -70,6 +71,8 @@ pub struct Cancelled {
     pub is_told: bool,
     /// Its memory is lent, for writing: the owner may go on writing.
     pub written: Option<Arc<Entry>>,
+    /// Memory that was lent for it, of which the owner was not told.
+    pub lent: Option<usize>,
 }
 
 /// What an owner's last word has come to.
@@ -88,6 +91,8 @@ pub struct Ended {
 pub struct Lent {
     /// The transport's name of it.
     pub lent: usize,
+    /// The owner was told of it.
+    pub is_told: bool,
     /// It is written by the owner, and its operation has not ended before.
     pub written: Option<Arc<Entry>>,
 }
@@ -141,25 +146,16 @@ impl Initiator {
         if self.open.len() < most { self.waiting.front_mut() } else { None }
     }
 
-    /// The owner was told of the next one, together with its first `passed` bytes.
+    /// The owner was told of the next one, together with its first `passed` bytes; or with what was lent for it ([`Transfer::lent`]).
     pub fn announced(&mut self, passed: u64) {
-        self.opened(passed, None, 0);
-    }
-
-    /// The owner was told of the next one, for which the transport has lent it memory that it calls so. `times_left`: of its region, before
-    /// it was shared for that ([`Entry::times_left`]).
-    pub fn announced_lent(&mut self, lent: usize, times_left: u64) {
-        self.opened(0, Some(lent), times_left);
-    }
-
-    fn opened(&mut self, passed: u64, lent: Option<usize>, times_left: u64) {
-        let Some(transfer) = self.waiting.pop_front() else { return };
+        let Some(mut transfer) = self.waiting.pop_front() else { return };
+        let lent = transfer.lent.take();
         let (serial, len, is_put) = (transfer.id.serial, transfer.access.len, transfer.is_put);
         if is_put && passed < len && lent.is_none() {
             self.streaming.push_back(serial);
         }
         let transfer = Some(transfer);
-        self.open.insert(serial, Open { transfer, is_put, len, passed, lent, times_left });
+        self.open.insert(serial, Open { transfer, is_put, len, passed, lent });
     }
 
     /// The next one cannot be made: it ends.
@@ -201,8 +197,9 @@ impl Initiator {
     pub fn cancel(&mut self, serial: u64) -> Option<(Completion, Cancelled)> {
         if let Some(at) = self.waiting.iter().position(|it| it.id.serial == serial) {
             let transfer = self.waiting.remove(at)?;
+            let lent = transfer.lent.map(|it| it.name);
             let completion = transfer.end(Some((Error::Cancelled, Reached::Never)));
-            return Some((completion, Cancelled::default()));
+            return Some((completion, Cancelled { lent, ..Cancelled::default() }));
         }
         let open = self.open.get_mut(&serial)?;
         let transfer = open.transfer.take()?;
@@ -211,7 +208,7 @@ impl Initiator {
         let is_written = open.lent.is_some() && !open.is_put;
         let written = is_written.then(|| Arc::clone(&transfer.entry));
         let completion = transfer.end(Some((Error::Cancelled, Reached::Unknown)));
-        Some((completion, Cancelled { is_told, written }))
+        Some((completion, Cancelled { is_told, written, lent: None }))
     }
 
     /// Where the next `len` bytes of a get belong; `None`: nowhere, they are passed over.
@@ -272,7 +269,7 @@ impl Initiator {
             }
             None => None,
         };
-        Ok(Ended { completion, is_cut, lent })
+        Ok(Ended { completion, is_cut, lent: lent.map(|it| it.name) })
     }
 
     /// The peer is gone: ends everything, in the order of posting as far as the owner knows of it. Gives what was lent.
@@ -282,11 +279,14 @@ impl Initiator {
         for Open { transfer, is_put, lent, .. } in std::mem::take(&mut self.open).into_values() {
             if let Some(lent) = lent {
                 let written = transfer.as_ref().filter(|_| !is_put);
-                all.push(Lent { lent, written: written.map(|it| Arc::clone(&it.entry)) });
+                let written = written.map(|it| Arc::clone(&it.entry));
+                all.push(Lent { lent: lent.name, is_told: true, written });
             }
             done.extend(transfer.map(|transfer| transfer.end(gone(Reached::Unknown))));
         }
         for transfer in self.waiting.drain(..) {
+            let untold = |it: Loan| Lent { lent: it.name, is_told: false, written: None };
+            all.extend(transfer.lent.map(untold));
             done.push(transfer.end(gone(Reached::Never)));
         }
         self.streaming.clear();

@@ -45,5 +45,5 @@ pub use record::{Greeting, Record};
 pub use sending::{Lane, Sending};
 pub use strangers::Strangers;
 pub use table::{Key, Table};
-pub use transfer::{ACCESS_LEN, Access, Transfer};
+pub use transfer::{ACCESS_LEN, Access, Loan, Transfer};
 pub use verdict::{VERDICT_LEN, Verdict};

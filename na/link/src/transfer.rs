@@ -7,7 +7,7 @@ use hg_na::{
 };
 use hg_na_parts::regions::{CLAIM_LEN, Claim, Entry, ServedRegion};
 
-use crate::sending::ended;
+use crate::{moves::Grant, sending::ended};
 
 /// Bytes of an [`Access`].
 pub const ACCESS_LEN: usize = CLAIM_LEN + 16;
@@ -61,6 +61,19 @@ pub struct Transfer {
     pub access: Access,
     /// Its memory cannot be lent to the owner.
     pub in_frames: bool,
+    /// Memory that is lent to the owner, who is still to be told of it.
+    pub lent: Option<Loan>,
+}
+
+/// Memory that the transport has lent.
+#[derive(Debug, Clone, Copy)]
+pub struct Loan {
+    /// The transport's name of it.
+    pub name: usize,
+    /// What the owner needs.
+    pub grant: Grant,
+    /// How often its region had been abandoned before it was shared for that ([`Entry::times_left`]).
+    pub times_left: u64,
 }
 
 impl Transfer {
@@ -77,7 +90,7 @@ impl Transfer {
         let entry = served(slice.region().as_ref()).expect("checked before").entry();
         let entry = Arc::clone(entry);
         let access = Access { claim, offset: remote.offset(), len: remote.len() };
-        Self { id, token, is_put, slice, entry, access, in_frames: false }
+        Self { id, token, is_put, slice, entry, access, in_frames: false, lent: None }
     }
 
     /// Whether either side's memory is a device's: its bytes travel over lent memory, or not at all.

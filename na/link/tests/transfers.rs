@@ -10,7 +10,7 @@ use std::{
 use hg_na::{
     Completion, Descriptor, Done, Error, GoneReason, LocalSlice, Memory, OpId, RegionState, Rights,
 };
-use hg_na_link::{Access, Initiator, Owner, Transfer, Verdict, transfer};
+use hg_na_link::{Access, Grant, Initiator, Loan, Owner, Transfer, Verdict, transfer};
 use hg_na_memory::ForkGuard;
 use hg_na_parts::regions::{Regions, ServedRegion};
 use proptest::prelude::{ProptestConfig, Strategy, any, prop_oneof, proptest};
@@ -334,13 +334,20 @@ proptest! {
     }
 }
 
+/// The next transfer is announced with memory that is lent under this name.
+fn announce_lent(initiator: &mut Initiator, name: usize, times_left: u64) {
+    let grant = Grant { address: 0, key: 0 };
+    initiator.next(9).unwrap().lent = Some(Loan { name, grant, times_left });
+    initiator.announced(0);
+}
+
 #[test]
 fn memory_that_was_lent_is_kept_until_the_owner_has_said_its_last_word() {
     let mut world = World::new(true);
     let post = |is_put| Event::Post { is_put, offset: 0, len: 8, is_granted: true };
     // Asked for again in frames, then given up; given up while it is lent; its peer dies.
     [false, false, true].into_iter().for_each(|is_put| world.act(post(is_put)));
-    (0..3).for_each(|lent| world.initiator.announced_lent(lent, 0));
+    (0..3).for_each(|lent| announce_lent(&mut world.initiator, lent, 0));
     let again = world.initiator.ended(1, Verdict::InFrames).unwrap();
     assert!(again.lent == Some(0) && again.completion.is_none());
     assert!(world.initiator.next(9).is_some_and(|it| it.id.serial == 1 && it.in_frames));
@@ -361,7 +368,7 @@ fn what_was_written_to_memory_that_was_left_to_another_peer_meanwhile_is_got_aga
         world.act(Event::Post { is_put, offset: 0, len: 8, is_granted: true });
     }
     let entry = Arc::clone(&world.initiator.next(9).unwrap().entry);
-    (0..2).for_each(|lent| world.initiator.announced_lent(lent, entry.times_left()));
+    (0..2).for_each(|lent| announce_lent(&mut world.initiator, lent, entry.times_left()));
     entry.abandon();
     let again = world.initiator.ended(1, Verdict::Ok).unwrap();
     assert!(again.lent == Some(0) && again.completion.is_none());

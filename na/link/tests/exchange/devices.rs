@@ -1,9 +1,10 @@
 //! Memory of devices: it is moved over lent memory alone, however short, and where that fails it is refused by name.
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc};
+use std::{rc::Rc, sync::Arc};
 
 use hg_na::{
-    Completion, Device, Done, Error, Memory, Op, Region, RegionState, Returned, Rights, Segment,
+    Completion, Device, Done, Error, GoneReason, Memory, Op, OpId, Region, RegionState, Returned,
+    Rights, Segment,
 };
 use hg_na_link::{Framed, Header, Kind};
 use hg_na_parts::regions::{Regions, ServedRegion};
@@ -38,8 +39,23 @@ fn deliver(from: &mut End, to: &mut End) {
 
 /// One transfer between two ends, and how it ended.
 fn transfer(seed: u64, is_put: bool, on_device: [bool; 2], len: usize) -> Result<(), Error> {
-    let fabric: Fabric = Rc::new(RefCell::new(BTreeMap::new()));
-    let (mut own, mut other) = (End::new(seed, &fabric), End::new(seed + 1000, &fabric));
+    let fabric: Fabric = Rc::default();
+    let (mut own, mut other, _, _far) = posted(seed, is_put, on_device, len, &fabric);
+    let result =
+        goes_on(&mut own, &mut other).unwrap_or_else(|| panic!("seed {seed}: it does not end"));
+    assert!(fabric.borrow().is_empty(), "what was lent is taken back");
+    result
+}
+
+/// Two ends, and a transfer that the first one has posted.
+fn posted(
+    seed: u64,
+    is_put: bool,
+    on_device: [bool; 2],
+    len: usize,
+    fabric: &Fabric,
+) -> (End, End, OpId, Arc<ServedRegion>) {
+    let (mut own, mut other) = (End::new(seed, fabric), End::new(seed + 1000, fabric));
     let to = own.links.look_up(0, || Framed::new(WIRE));
     own.peers.insert(WIRE, to);
     let from = other.links.accept(Framed::new(WIRE));
@@ -51,27 +67,58 @@ fn transfer(seed: u64, is_put: bool, on_device: [bool; 2], len: usize) -> Result
     let remote = far.descriptor().slice(0, len as u64).unwrap();
     let op =
         if is_put { Op::Put { to, local, remote } } else { Op::Get { from: to, local, remote } };
-    own.links.post(1, op, |_| 0).map_err(|rejected| rejected.error).unwrap();
+    let id = own.links.post(1, op, |_| 0).map_err(|rejected| rejected.error).unwrap();
+    (own, other, id, far)
+}
+
+/// Both ends go on until the first one's transfer ends.
+fn goes_on(own: &mut End, other: &mut End) -> Option<Result<(), Error>> {
     for _ in 0..10_000 {
-        for end in [&mut own, &mut other] {
+        for end in [&mut *own, &mut *other] {
             end.send(WIRE);
             end.moved();
             end.land(0);
         }
-        deliver(&mut own, &mut other);
-        deliver(&mut other, &mut own);
+        deliver(own, other);
+        deliver(other, own);
         let ended = own.done.drain(..).find_map(|it| match it {
             Completion::Done(Done { token: 1, result, returned: Returned::Slice(_), .. }) => {
-                Some(result)
+                Some(result.map_err(|failure| failure.error))
             }
             _ => None,
         });
-        if let Some(result) = ended {
-            assert!(fabric.borrow().is_empty(), "what was lent is taken back");
-            return result.map_err(|failure| failure.error);
+        if ended.is_some() {
+            return ended;
         }
     }
-    panic!("seed {seed}: it does not end");
+    None
+}
+
+#[test]
+fn what_is_lent_stays_lent_while_the_carrier_takes_nothing_and_goes_back_once() {
+    for seed in 0..120 {
+        let fabric: Fabric = Rc::default();
+        let mut rng = Rng(seed);
+        let (mut own, mut other, id, _far) =
+            posted(seed, rng.one_in(2), [true, true], 500, &fabric);
+        own.card.is_stalled = true;
+        (0..100).for_each(|_| assert!(own.send(WIRE) || !own.done.is_empty()));
+        if !own.done.is_empty() {
+            // The carrier lends nothing.
+            assert_eq!(own.card.lends, 0);
+            continue;
+        }
+        assert_eq!((own.card.lends, fabric.borrow().len()), (1, 1), "seed {seed}");
+        match seed % 3 {
+            0 => {
+                own.card.is_stalled = false;
+                assert!(goes_on(&mut own, &mut other).is_some());
+            }
+            1 => own.cancel(id),
+            _ => own.end(WIRE, &GoneReason::Exited),
+        }
+        assert!(fabric.borrow().is_empty(), "seed {seed}: what was lent is taken back");
+    }
 }
 
 #[test]

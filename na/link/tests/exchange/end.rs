@@ -87,6 +87,10 @@ pub(crate) struct Card {
     moving: VecDeque<Moving>,
     /// Whether what is said behind a write arrives behind it.
     is_ordered: bool,
+    /// It takes no frame.
+    pub(crate) is_stalled: bool,
+    /// How often memory was lent.
+    pub(crate) lends: usize,
 }
 
 /// Where a run lies in its memory, which is one run.
@@ -136,7 +140,7 @@ impl Carrier for Card {
         len: usize,
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<Option<usize>, Fault> {
-        if self.rng.one_in(6) {
+        if self.is_stalled || self.rng.one_in(6) {
             return Err(Fault::Again);
         }
         let mut frame = vec![0; HEADER + len];
@@ -174,6 +178,7 @@ impl Carrier for Card {
             1 => return Err(Fault::Never),
             _ => {}
         }
+        self.lends += 1;
         let key = self.rng.next() >> 1;
         self.fabric.borrow_mut().insert(key, (memory.clone(), offset_of(memory, run)));
         Ok((usize::try_from(key).unwrap(), Grant { address: 0, key }))
@@ -233,6 +238,8 @@ impl End {
             numbers: 0,
             fabric: Rc::clone(fabric),
             moving: VecDeque::new(),
+            is_stalled: false,
+            lends: 0,
         };
         Self {
             links: Links::new(0, LIMITS),
@@ -316,7 +323,8 @@ impl End {
 
     pub(crate) fn cancel(&mut self, id: OpId) {
         let ended = self.links.cancel(id, &mut self.done);
-        let Some(Cancelled { is_told, written }) = ended else { return };
+        let Some(Cancelled { is_told, written, lent }) = ended else { return };
+        lent.into_iter().for_each(|lent| self.card.revoke(lent));
         if let Some(entry) = written {
             entry.abandon();
         }
