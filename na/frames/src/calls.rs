@@ -93,7 +93,10 @@ impl<T: Transport> Context for FramedContext<T> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|(when, _)| *when);
-        [timer, self.rests_until, self.transport.deadline()].into_iter().flatten().min()
+        [timer, self.rests_until, self.parts.due, self.transport.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn may_sleep(&mut self) -> bool {

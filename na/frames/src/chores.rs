@@ -395,8 +395,10 @@ impl<T: Transport> FramedContext<T> {
     pub(crate) fn end_now(&mut self, place: u32, reason: GoneReason) {
         self.untime(place);
         self.no_stranger(place);
-        let Self { links, transport, finished, .. } = self;
+        let Self { links, transport, finished, parts, .. } = self;
         let Some(link) = links.at(place) else { return };
+        link.way.lanes.drop_parts();
+        parts.count::<T>(link);
         let (peer, connection) = (link.peer, &mut link.way.own);
         connection.lifeline = None;
         let before = mem::replace(&mut connection.phase, Phase::Ended);

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use hg_na::Identity;
 
-use crate::lifeline::Lifeline;
+use crate::{lifeline::Lifeline, parts::Part};
 
 /// Where a connection stands.
 #[derive(Debug)]
@@ -61,6 +61,7 @@ pub struct Connection<R> {
     /// In the context's list of connections with something to send.
     pub(crate) is_busy: bool,
     pub(crate) timer: Option<Instant>,
+    pub(crate) part: Part,
     /// How its frames find their way.
     pub route: R,
 }
@@ -68,7 +69,8 @@ pub struct Connection<R> {
 impl<R> Connection<R> {
     pub(crate) fn new(phase: Phase, route: R) -> Self {
         let identity = Identity::default();
-        Self { phase, lifeline: None, identity, is_busy: false, timer: None, route }
+        let part = Part::default();
+        Self { phase, lifeline: None, identity, is_busy: false, timer: None, part, route }
     }
 
     /// Whether frames can be sent.

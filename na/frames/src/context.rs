@@ -15,13 +15,14 @@ use crate::{
     common::{Common, LIMITS},
     connection::{Connection, Phase},
     lifeline::{Lifeline, Listener},
+    parts::Parts,
     waiter::{FramesWaiter, LISTENER},
 };
 
 /// Empty rounds after which the kernel is asked for news of lifelines.
 const ASK_AFTER: u32 = 256;
 /// So many rounds in any case: while one peer's messages leave no empty ones, others die, and new ones come.
-const ASK_ROUNDS: u32 = 4096;
+pub(crate) const ASK_ROUNDS: u32 = 4096;
 /// Frames that one connection sends before the next has its turn.
 const TURN: usize = 64;
 /// Withheld messages handed out in a round.
@@ -209,6 +210,8 @@ pub struct FramedContext<T: Transport> {
     /// Since the kernel was asked.
     rounds: u32,
     pub(crate) told: Vec<u64>,
+    /// Messages that have come in part.
+    pub(crate) parts: Parts,
     /// The endpoint cannot be used any more.
     pub(crate) broken: Option<Error>,
 }
@@ -248,6 +251,7 @@ impl<T: Transport> FramedContext<T> {
             empty_rounds: 0,
             rounds: 0,
             told: Vec::new(),
+            parts: Parts::default(),
             broken: None,
         })
     }
@@ -276,7 +280,8 @@ impl<T: Transport> FramedContext<T> {
         let before = done.len();
         done.append(&mut self.finished);
         let slept = mem::take(&mut self.is_sleeping);
-        let mut moved = self.look()?;
+        let has_come = self.look()?;
+        let mut moved = has_come;
         self.empty_rounds = if moved { 0 } else { self.empty_rounds + 1 };
         if moved {
             self.waiter.begins_again();
@@ -288,7 +293,7 @@ impl<T: Transport> FramedContext<T> {
             (self.empty_rounds, self.rounds) = (0, 0);
             moved |= self.attend_lifelines(now)?;
         }
-        moved |= self.run_timers(now);
+        moved |= self.run_timers(now) | self.run_parts(now, has_come);
         moved |= self.admit();
         moved |= self.send_all(now);
         if !self.draining.is_empty() {
@@ -330,10 +335,13 @@ impl<T: Transport> FramedContext<T> {
             Err(why) => return self.misbehaved(place, why),
         }
         // Credits have come, or are owed, or something is to be served.
-        let Self { links, busy, .. } = self;
+        let Self { links, busy, parts, .. } = self;
         let Some(link) = links.at(place) else { return };
         if !link.way.own.is_busy && exchange::has_work(link) {
             list_busy(&mut link.way.own, place, busy);
+        }
+        if parts.count::<T>(link) {
+            self.mind_parts();
         }
     }
 

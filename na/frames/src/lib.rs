@@ -13,6 +13,7 @@
 //! | `chores`, `accept` | how connections begin and end: lifelines, timers, strangers |
 //! | [`lifeline`], `secrecy`, `cut` | the socket; what is said on it, in the clear or sealed; how it ends |
 //! | [`waiter`], `steps` | what a context sleeps on, and how long where it can only be polled |
+//! | `parts` | memory of messages that have come in part |
 //! | [`common`] | what the contexts of a domain share; the settings that all such transports have |
 
 #![forbid(unsafe_code)]
@@ -25,6 +26,7 @@ pub mod connection;
 pub mod context;
 mod cut;
 pub mod lifeline;
+mod parts;
 mod secrecy;
 mod steps;
 pub mod waiter;

@@ -31,6 +31,8 @@ pub struct Lanes {
     told: [u16; LANES],
     /// By [`Lane::place`].
     partial: [Vec<u8>; 3],
+    /// Bytes of parts that have come so far.
+    in_parts: u64,
 }
 
 impl Lanes {
@@ -122,6 +124,7 @@ impl Lanes {
                 return Err("an empty part of a message");
             }
             before.extend(content);
+            self.in_parts += content.len() as u64;
             self.took(lane.place());
             return Ok(None);
         }
@@ -130,6 +133,7 @@ impl Lanes {
         } else {
             let mut whole = std::mem::take(before);
             whole.extend(content);
+            self.in_parts += content.len() as u64;
             Message::from(whole)
         };
         Ok(Some((lane, header.tag, message)))
@@ -138,8 +142,25 @@ impl Lanes {
     /// Frames of each lane that have come and were not taken, and bytes of messages that are not whole: what this side keeps.
     #[must_use]
     pub fn held(&self) -> ([u16; LANES], usize) {
-        let frames = self.lanes.map(|lane| lane.received.wrapping_sub(lane.taken));
-        (frames, self.partial.iter().map(Vec::len).sum())
+        (self.lanes.map(|lane| lane.received.wrapping_sub(lane.taken)), self.in_part())
+    }
+
+    /// Bytes of messages that are not whole.
+    #[inline]
+    #[must_use]
+    pub fn in_part(&self) -> usize {
+        self.partial.iter().map(Vec::len).sum()
+    }
+
+    /// Bytes that have come so far of messages of several frames.
+    #[must_use]
+    pub fn in_parts(&self) -> u64 {
+        self.in_parts
+    }
+
+    /// No message will be whole any more.
+    pub fn drop_parts(&mut self) {
+        self.partial = Default::default();
     }
 }
 

@@ -30,7 +30,7 @@
 //! | `messages` | `tagged`: libfabric's tagged messages even where the provider has `untagged` ones |
 //! | `sleep` | `off`: who sleeps looks in steps that grow to 4 ms even where the provider has something to wait on (`on`) |
 //! | `max-peers` | connections of one context (65,536) |
-//! | `max-held-mib` | MiB that requests which wait for admission take, of all peers (1,024); past it the peer whose take most is disconnected |
+//! | `max-held-mib` | MiB that requests which wait for admission take, of all peers (1,024); past it the peer whose take most is disconnected, or whose messages stand still |
 //! | `key-file`, `key-env` | where the pre-shared key is: 64 hexadecimal digits. Who has it not is no peer; frames are not encrypted |
 //!
 //! # Threads

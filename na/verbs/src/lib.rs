@@ -24,7 +24,7 @@
 //! | `queue-pairs` | `own`: one for each connection of two contexts; one for each pair of processes (`shared`) |
 //! | `rma` | `off`: put and get travel in messages (`on`) |
 //! | `rma-from` | put and get of so many bytes are a write or a read of the card's (32,768); 1: all |
-//! | `max-held-mib` | MiB that requests which wait for admission take, of all peers (1,024); past it the peer whose take most is disconnected |
+//! | `max-held-mib` | MiB that requests which wait for admission take, of all peers (1,024); past it the peer whose take most is disconnected, or whose messages stand still |
 //! | `key-file`, `key-env` | where the pre-shared key is: who has it not is no peer; frames are not encrypted |
 //!
 //! # Threads

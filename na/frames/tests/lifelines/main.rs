@@ -4,6 +4,7 @@
 
 mod descriptors;
 mod nowhere;
+mod parts;
 
 use std::{
     io::{ErrorKind, Read as _},
