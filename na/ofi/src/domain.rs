@@ -60,6 +60,7 @@ impl OfiDomain {
             form,
             home,
             first: Mutex::new(Some((endpoint, listener))),
+            devices: Mutex::default(),
         })))
     }
 
@@ -101,7 +102,10 @@ impl Domain for OfiDomain {
         self.0.common.same_process()?;
         let common = &self.0.common;
         let region = match common.caps.device_memory {
-            true => ServedRegion::register_anywhere(&common.regions, memory, rights)?,
+            true => {
+                self.0.knows_device_of(&memory)?;
+                ServedRegion::register_anywhere(&common.regions, memory, rights)?
+            }
             false => ServedRegion::register(&common.regions, memory, rights)?,
         };
         Ok(Region::new(region))

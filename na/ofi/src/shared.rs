@@ -2,15 +2,16 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use hg_na::{Device, Error, Memory};
 use hg_na_frames::{Common, Listener, Place};
 
 use crate::{
     address::local,
-    fabric::{Endpoint, Form, Offer, Way},
+    fabric::{Endpoint, Form, Offer, Way, try_device},
 };
 
 /// What a context is made of.
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) home: Home,
     /// Opened with the domain, for context 0: so that whatever is wrong shows then.
     pub(crate) first: Mutex<Option<Opened>>,
+    /// Devices whose memory the provider has registered.
+    pub(crate) devices: Mutex<Vec<Device>>,
 }
 
 /// Where the contexts of a domain are.
@@ -52,6 +55,22 @@ impl Home {
 }
 
 impl Shared {
+    /// Whether memory, if it is a device's, is of a kind that the provider registers: tried once a device.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn knows_device_of(&self, memory: &Memory) -> Result<(), Error> {
+        let (Some(device), Some(run)) = (memory.device(), memory.segments().first()) else {
+            return Ok(());
+        };
+        let mut known = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.contains(&device) {
+            try_device(&self.offer, device, *run)?;
+            known.push(device);
+        }
+        Ok(())
+    }
+
     /// What both sides of a connection have to speak.
     pub(crate) fn speech(&self) -> String {
         match self.form.way {

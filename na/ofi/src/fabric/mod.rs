@@ -45,4 +45,5 @@ pub(crate) use endpoint::{Endpoint, Event, Handed};
 pub(crate) use fault::Fault;
 pub(crate) use intake::Arrival;
 pub(crate) use offer::{Offer, Wanted, library, offers};
+pub(crate) use open::try_device;
 pub(crate) use way::{Form, Way};

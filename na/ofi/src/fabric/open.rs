@@ -2,7 +2,7 @@
 
 use std::{os::fd::RawFd, ptr};
 
-use hg_na::Error;
+use hg_na::{Device, Error, Segment};
 use libfabric_sys::{self as sys, calls};
 
 use crate::fabric::{
@@ -10,6 +10,7 @@ use crate::fabric::{
     endpoint::NAME_MAX,
     handles::Handle,
     offer::{Limits, Offer, library},
+    rma::attr_of,
     way::ask_for_multi,
 };
 
@@ -87,6 +88,39 @@ pub(super) fn open_queue(
         }
     }
     Err(last.into())
+}
+
+/// Registers memory of a device for a moment, in a domain of its own: whether the provider knows devices of this kind.
+///
+/// # Errors
+/// It does not, or not this memory.
+pub(crate) fn try_device(offer: &Offer, device: Device, run: Segment) -> Result<(), Error> {
+    let fabric = open_fabric(offer)?;
+    let registered = register_once(&open_domain(&fabric, offer)?, device, run);
+    registered.map_err(|fault| {
+        let provider = &offer.provider;
+        Error::missing(format!("{provider} registers no memory of {device:?} here: {fault}"))
+    })
+}
+
+pub(super) fn register_once(
+    domain: &Handle<sys::FidDomain>,
+    device: Device,
+    run: Segment,
+) -> Result<(), Fault> {
+    let bytes = ptr::with_exposed_provenance_mut(run.address);
+    let run = sys::Iovec { iov_base: bytes, iov_len: run.len };
+    // Nobody else reaches it so.
+    let attr = attr_of(&run, sys::WRITE, 1, device);
+    let mut region = ptr::null_mut();
+    // SAFETY:
+    // - open; the attributes are read before this returns; the memory stays as long as who calls this has it.
+    let result = unsafe { calls::mr_regattr(domain.raw(), &raw const attr, &raw mut region) };
+    Fault::check("fi_mr_regattr", result)?;
+    // SAFETY:
+    // - just opened; the domain is closed later.
+    drop(unsafe { Handle::new(region) });
+    Ok(())
 }
 
 pub(super) fn open_vector(domain: &Handle<sys::FidDomain>) -> Result<Handle<sys::FidAv>, Error> {

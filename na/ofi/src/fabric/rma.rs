@@ -373,7 +373,7 @@ pub(crate) fn register(
 }
 
 /// How memory of a device is registered.
-fn attr_of(run: &sys::Iovec, access: u64, key: u64, device: Device) -> sys::MrAttr {
+pub(super) fn attr_of(run: &sys::Iovec, access: u64, key: u64, device: Device) -> sys::MrAttr {
     let (iface, number) = match device {
         Device::Cuda(number) => (sys::HMEM_CUDA, number),
         Device::LevelZero(number) => (sys::HMEM_ZE, number),

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use hg_na::{Device, Error, Memory, Rights, Segment};
+use hg_na::{Device, Memory, Rights, Segment};
 use hg_na_ofi::PATH_VARIABLE;
 
 use super::{MARK, open, said, sentence};
@@ -127,12 +127,14 @@ fn memory_of_devices_is_refused_by_name_where_it_is_not_reached() {
         // - there is no such device: nothing reaches it.
         let memory =
             unsafe { Memory::on_device(Device::Cuda(0), vec![segment], true, Arc::new(())) };
-        let registered = domain.register(memory, Rights::all()).map(drop);
-        assert_eq!(registered.is_ok(), is_reached, "{registered:?}");
-        assert!(
-            is_reached
-                || matches!(registered, Err(Error::Unsupported(why)) if why.contains("device-memory"))
-        );
+        // Whether the setting is missing, or, once it is there, such a device.
+        let why = domain.register(memory, Rights::all()).map(drop).unwrap_err().to_string();
+        let is_named = if is_reached {
+            why.contains("shm") && why.contains("Cuda(0)")
+        } else {
+            why.contains("device-memory")
+        };
+        assert!(is_named, "{why}");
     }
 }
 

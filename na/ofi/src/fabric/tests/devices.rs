@@ -10,6 +10,7 @@ use libfabric_sys::{self as sys, calls};
 use crate::fabric::{
     Endpoint,
     closing::tests::copied,
+    open::register_once,
     rma::tests::{moved, pair},
 };
 
@@ -102,6 +103,21 @@ fn memory_of_a_device_is_registered_as_what_it_is_at_both_ends_and_moved() {
         let bytes = unsafe { std::slice::from_raw_parts(there, LEN) };
         assert!(bytes.iter().all(|byte| *byte == 7), "{of:?}");
     }
+}
+
+#[test]
+fn a_device_is_known_when_its_memory_is_registered_for_a_moment() {
+    let Some(pair) = pair("tcp", 0) else { panic!("no tcp") };
+    let (memory, _) = device(Device::Cuda(3), vec![0; 8]);
+    let run = memory.segments()[0];
+    for (register, fault) in [(registering as Register, None), (refusing, Some(nix::libc::ENOSYS))]
+    {
+        let (end, _) = &pair[0];
+        replace(end, register);
+        let known = register_once(end.domain(), Device::Cuda(3), run);
+        assert_eq!(known.err().map(|it| it.number), fault);
+    }
+    assert_eq!(SEEN.take(), [(sys::HMEM_CUDA, 3, sys::WRITE)], "and nobody else reaches it");
 }
 
 #[test]
