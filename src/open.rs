@@ -11,6 +11,10 @@ use crate::schemes;
 /// libfabric's `ofi+tcp://host:port`, `ofi+shm://name`, `ofi+verbs://`, ... (feature `ofi`; the same), or `verbs://device` (feature `verbs`;
 /// the same), or `visor://`, `visor://name` through this node's daemon `hg-visor` (feature `visor`).
 ///
+/// An idle engine sleeps, except where libfabric has nothing to sleep on (`ofi+shm://` of 1.17, `ofi+udp://`, `ofi+net://`, and routes over
+/// them): there it looks in steps that grow to 4 ms, and so late hears the first message after a pause ([`crate::offers`] says where, and so does
+/// `hydrargyrum info`).
+///
 /// # Errors
 /// [`Error::NoPlugin`], [`Error::AddressInUse`], and whatever the transport has to say.
 pub fn listen(url: &str) -> Result<Engine, Error> {

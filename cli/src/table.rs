@@ -3,9 +3,9 @@
 //! A cell that is wider than its column pushes the rest of its row to the next line, so that long IPv6
 //! addresses can be copied whole.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
-use hg::Offer;
+use hg::{Offer, na::Sleep};
 
 use crate::json::missing;
 
@@ -28,7 +28,8 @@ pub(crate) fn table(offers: &[Offer], every_fact: bool) -> String {
         text += &rows_text(&rows);
     }
     text += &facts(offers, every_fact);
-    text += &all_missing(offers);
+    text += &said_of("Polled", offers, polled);
+    text += &said_of("Missing", offers, |offer| missing(offer).map(Cow::Borrowed));
     text
 }
 
@@ -121,24 +122,41 @@ fn section(title: &str, facts: &BTreeMap<String, String>) -> String {
     text
 }
 
-/// Each reason once, with the URLs that it keeps from being opened.
-fn all_missing(offers: &[Offer]) -> String {
-    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+/// How an idle engine waits where there is nothing that it could sleep on.
+fn polled(offer: &Offer) -> Option<Cow<'_, str>> {
+    let how = match offer.caps.as_ref()?.sleep {
+        Sleep::Descriptor | Sleep::Private => return None,
+        Sleep::Steps(longest) => format!(
+            "nothing to sleep on: an idle engine looks in steps that grow to {} ms, and hears a first message so late",
+            longest.as_millis()
+        ),
+        _ => "nothing to sleep on: an idle engine looks all the time".to_owned(),
+    };
+    Some(how.into())
+}
+
+/// Each thing that is to be said of some offers once, with their URLs.
+fn said_of<'a>(
+    title: &str,
+    offers: &'a [Offer],
+    say: impl Fn(&'a Offer) -> Option<Cow<'a, str>>,
+) -> String {
+    let mut said: Vec<(Cow<'_, str>, Vec<String>)> = Vec::new();
     for offer in offers {
-        let Some(why) = missing(offer) else { continue };
+        let Some(what) = say(offer) else { continue };
         let url = row(offer)[1].clone();
-        match reasons.iter_mut().find(|(other, _)| *other == why) {
+        match said.iter_mut().find(|(other, _)| *other == what) {
             Some((_, urls)) => urls.push(url),
-            None => reasons.push((why, vec![url])),
+            None => said.push((what, vec![url])),
         }
     }
-    if reasons.is_empty() {
+    if said.is_empty() {
         return String::new();
     }
-    let mut text = "\nMissing\n".to_owned();
-    for (why, urls) in reasons {
+    let mut text = format!("\n{title}\n");
+    for (what, urls) in said {
         text += &wrapped("  ", &urls.join(" "));
-        text += &wrapped("      ", why);
+        text += &wrapped("      ", &what);
     }
     text
 }
@@ -166,7 +184,9 @@ fn wrapped(start: &str, text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hg::Address;
+    use std::time::Duration;
+
+    use hg::{Address, na::Caps};
 
     use super::*;
 
@@ -206,6 +226,30 @@ ofi     ofi+verbs://[2001:db8:1111:2222:3333:4444:5555:6666]
                 "Nothing of this is available.\n\nMissing\n  ofi+tcp:// ofi+shm://\n      {why}\n"
             )
         );
+    }
+
+    #[test]
+    fn where_an_engine_can_only_look_the_table_says_how_late_it_hears() {
+        let sleeping = |url, sleep| {
+            let mut offer = offer("ofi", url);
+            let mut caps = Caps::minimal();
+            caps.sleep = sleep;
+            offer.caps = Some(caps);
+            offer
+        };
+        let steps = Sleep::Steps(Duration::from_millis(4));
+        let offers = [
+            sleeping("ofi+tcp://", Sleep::Descriptor),
+            sleeping("ofi+shm://", steps),
+            sleeping("ofi+udp://", steps),
+            sleeping("ofi+net://", Sleep::Poll),
+        ];
+        let text = table(&offers, false);
+        let (_, polled) = text.split_once("\nPolled\n").unwrap();
+        assert!(polled.starts_with("  ofi+shm:// ofi+udp://\n      nothing to sleep on"), "{text}");
+        assert!(polled.contains("4 ms") && polled.contains("  ofi+net://\n"), "{text}");
+        assert!(!polled.contains("ofi+tcp"), "{text}");
+        assert!(!table(&offers[..1], true).contains("Polled"));
     }
 
     #[test]

@@ -59,6 +59,20 @@ fn every_plugin_is_in_the_table_which_fits_a_terminal() {
 }
 
 #[test]
+fn the_table_names_those_that_can_only_be_polled_and_no_others() {
+    let table = printed(&mut hg(&["info"]), 0);
+    let (_, rest) = table.split_once("\nPolled\n").unwrap_or_default();
+    let polled = rest.split("\n\n").next().unwrap_or_default();
+    for line in lines(&printed(&mut hg(&["info", "--json"]), 0)) {
+        let Some(sleep) = line["caps"]["sleep"].as_str() else { continue };
+        let is_named = polled.split_whitespace().any(|word| word == text(&line, "url"));
+        assert_eq!(is_named, ["steps", "poll"].contains(&sleep), "{line}: {table}");
+    }
+    let says_how = polled.is_empty() || polled.contains("nothing to sleep on");
+    assert!(says_how, "{table}");
+}
+
+#[test]
 fn each_line_of_json_has_the_documented_keys_and_no_other() {
     let help = printed(&mut hg(&["info", "--help"]), 0);
     for line in lines(&printed(&mut hg(&["info", "--json"]), 0)) {
