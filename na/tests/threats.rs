@@ -18,17 +18,22 @@ fn every_proof_of_a_threat_is_a_test_that_exists() {
         lines_read += 1;
         let says_so = ["nobody", "not proven", "as there"].iter().any(|it| cell.contains(it));
         assert!(says_so || quoted(cell).next().is_some(), "no proof: {line}");
-        let mut file = String::new();
+        let (mut file, mut lacks_test) = (String::new(), None);
         for name in quoted(cell) {
             if name.ends_with(".rs") {
+                assert_eq!(lacks_test, None, "a file without a test: {line}");
+                // A fuzz target is one file.
+                lacks_test = (!name.starts_with("fuzz/fuzz_targets/")).then_some(name);
                 file = fs::read_to_string(root.join(name)).unwrap_or_else(|why| {
                     panic!("{name}: {why}");
                 });
             } else if name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_') {
                 assert!(file.contains(&format!("fn {name}(")), "no test {name}: {line}");
+                lacks_test = None;
                 proofs += 1;
             }
         }
+        assert_eq!(lacks_test, None, "a file without a test: {line}");
     }
     assert!(lines_read >= 50 && proofs >= 50, "{lines_read} lines, {proofs} tests");
 }

@@ -11,6 +11,8 @@ mod hang_up;
 #[cfg(feature = "key")]
 #[path = "faults/keys.rs"]
 mod keys;
+#[path = "../../tcp/tests/common/log.rs"]
+mod log;
 #[path = "faults/patience.rs"]
 mod patience;
 #[path = "faults/strangers.rs"]
@@ -158,16 +160,20 @@ fn a_process_of_its_own() {
 const ABORTS: &str = "HG_TEST_ABORTS";
 
 #[test]
+#[expect(clippy::print_stdout, reason = "its one word to its parent")]
 fn a_process_that_aborts() {
     if env::var_os(ABORTS).is_none() {
         return;
     }
     setrlimit(Resource::RLIMIT_CORE, 0, 0).unwrap();
     let _domain = open("ofi+tcp://127.0.0.1", &[]).unwrap();
+    let brings = std::fs::read_to_string("/proc/self/maps").unwrap().contains("/libpsm2.so");
+    println!("{MARK}{brings}");
     std::process::abort();
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "says what is skipped")]
 fn a_process_that_aborts_leaves_nothing_in_its_folder() {
     let folder = env::temp_dir().join(format!("hg-ofi-aborts-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
@@ -181,6 +187,11 @@ fn a_process_that_aborts_leaves_nothing_in_its_folder() {
     std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!(output.status.signal(), Some(nix::libc::SIGABRT));
     assert!(left.is_empty(), "{left:?}");
+    if said(&output) == "false" {
+        println!(
+            "SKIPPED: a_process_that_aborts_leaves_nothing_in_its_folder: libfabric brings no libpsm2 here"
+        );
+    }
 }
 
 #[test]
@@ -270,6 +281,34 @@ fn interface_and_subnet_choose_among_offers() {
             address.rest().starts_with("127.0.0.1:") || address.rest().starts_with("[::1]:"),
             "{address}"
         );
+    }
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "says what is skipped")]
+fn who_listens_beyond_this_machine_without_a_key_says_so_once() {
+    for (url, is_beyond) in
+        [("ofi+tcp://", true), ("ofi+tcp://127.0.0.1", false), ("ofi+shm://", false)]
+    {
+        for listens in [true, false] {
+            let mut options = OpenOptions::listening();
+            options.listen = listens;
+            let log = log::Log::default();
+            let address = tracing::subscriber::with_default(log.clone(), || {
+                let domain = OfiPlugin.open(&Address::new(url).unwrap(), &options).unwrap();
+                let contexts = [0, 1].map(|id| domain.context(id).unwrap());
+                contexts[0].address().clone()
+            });
+            let is_loopback = ["127.", "[::1]"].iter().any(|it| address.rest().starts_with(it));
+            if is_beyond && is_loopback {
+                println!(
+                    "SKIPPED: who_listens_beyond_this_machine_without_a_key_says_so_once: no interface but the loopback"
+                );
+                continue;
+            }
+            let times = log.text().matches("whoever reaches this address").count();
+            assert_eq!(times, usize::from(is_beyond && listens), "{address}: {}", log.text());
+        }
     }
 }
 

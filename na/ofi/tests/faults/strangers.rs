@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Address, Completion, Context, Op};
+use hg_na::{Address, Completion, Context, Descriptor, Error, Op, Rights};
 
 use nix::{
     sys::resource::{Resource, getrlimit, setrlimit},
@@ -250,6 +250,81 @@ fn a_process_of_another_user_is_refused_over_shm_in_words_at_both_ends() {
     assert!(by_hand.contains("user 65534's") && by_hand.contains("allow-uid"), "{said}");
     assert!(by_the_plugin.contains("user 0's") && by_the_plugin.contains("allow-uid"), "{said}");
     greet(&mut friend, &mut context);
+}
+
+#[test]
+fn floods_of_forged_claims_and_refused_transfers_cost_their_sender_alone() {
+    alone(
+        "strangers::floods_of_forged_claims_and_refused_transfers_cost_their_sender_alone",
+        || {
+            ["ofi+tcp://127.0.0.1", "ofi+shm://"].into_iter().for_each(floods);
+        },
+    );
+}
+
+fn floods(url: &str) {
+    const ROUNDS: usize = 60;
+    const EACH: usize = 60;
+    const LEN: usize = 100_000;
+    let (own, others) = (open(url, &[]).unwrap(), open(url, &[]).unwrap());
+    let mut victim = own.context(0).unwrap();
+    let (mut friend, mut bad) = (others.context(0).unwrap(), others.context(1).unwrap());
+    [&mut friend, &mut bad].into_iter().for_each(|it| greet(it, &mut victim));
+    let there = bad.lookup(victim.address()).unwrap();
+    let readable = own.register(vec![0x55; LEN].into(), Rights::READ).unwrap();
+    let good = readable.descriptor().opaque().to_vec();
+    let stale = own.register(vec![0; LEN].into(), Rights::all()).unwrap().descriptor().clone();
+    let near = others.register(vec![0; LEN].into(), Rights::all()).unwrap();
+    let (mut early, mut handed_out) = ((0, 0), 0);
+    for round in 0..ROUNDS {
+        // Short ones travel in frames, long ones are lent.
+        let len = if round % 2 == 0 { 100 } else { LEN as u64 };
+        for number in 0..EACH {
+            let (is_put, kind) = (number % 2 == 0, number % 3);
+            let mut opaque = good.clone();
+            // Of domain, key or token. That memory is a device's (the last bit of the key) decides how it travels.
+            let (byte, bit) = ((round * EACH + number) % good.len(), round % 7);
+            opaque[byte] ^= u8::from(kind == 1) << bit;
+            let forged = Descriptor::new(LEN as u64, Rights::all(), &opaque);
+            let remote = if kind == 0 { &stale } else { &forged }.slice(0, len).unwrap();
+            let local = near.slice(0, len).unwrap();
+            // What is told to everybody may be read, and not be written.
+            let op = match is_put || kind == 2 {
+                true => Op::Put { to: there, local, remote },
+                false => Op::Get { from: there, local, remote },
+            };
+            bad.post(2, op).unwrap();
+        }
+        let mut ended = 0;
+        until(&mut [&mut bad, &mut victim], |seen| {
+            handed_out += seen[1].len();
+            let done = seen[0].iter().filter_map(|it| match it {
+                Completion::Done(done) => Some(done),
+                _ => None,
+            });
+            let named = done.map(|it| match &it.result.as_ref().unwrap_err().error {
+                Error::StaleDescriptor | Error::Denied { .. } => 1,
+                other => panic!("{url}: {other}"),
+            });
+            ended = named.sum();
+            ended == EACH
+        });
+        greet(&mut friend, &mut victim);
+        if round == ROUNDS / 2 {
+            early = (resident_kib(), descriptors());
+        }
+    }
+    assert_eq!(handed_out, 0, "{url}: the victim hears nothing of them");
+    let grown = resident_kib().saturating_sub(early.0);
+    assert!(grown < 1024, "{url}: {grown} KiB more");
+    assert_eq!(descriptors(), early.1, "{url}");
+    let memory = readable.unregister().unwrap().into_vec().unwrap();
+    assert!(memory.iter().all(|byte| *byte == 0x55), "{url}: it was written to");
+}
+
+/// Descriptors of this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 /// Resident memory of this process in KiB.

@@ -1,8 +1,12 @@
 //! What can be opened and looked up.
 
-use hg_na::{Error, GoneReason, Identity};
+use hg_na::{Error, GoneReason, Identity, OpenOptions, Plugin as _};
+use hg_na_tcp::TcpPlugin;
 
-use crate::end::{End, LOOPBACK, Server, arrived, ended, gone, skipped};
+use crate::{
+    end::{End, LOOPBACK, Server, address, arrived, ended, gone, skipped},
+    log::Log,
+};
 
 fn reaches(url: &str, settings: &[(&str, &str)], starts: &str) {
     let server = Server::start(url, settings);
@@ -49,6 +53,37 @@ fn who_announces_one_address_is_reached_at_that_one_unless_every_one_was_asked_f
     assert!(!is_reached_elsewhere("tcp://", &[("subnet", "127.0.0.0/8")]));
     assert!(!is_reached_elsewhere(LOOPBACK, &[]));
     assert!(is_reached_elsewhere("tcp://0.0.0.0", &[("subnet", "127.0.0.0/8")]));
+}
+
+#[test]
+fn who_listens_beyond_this_machine_without_a_key_says_so_once() {
+    // At every interface, under a loopback name: it works on any machine.
+    let anywhere = ("tcp://0.0.0.0", &[("subnet", "127.0.0.0/8")][..]);
+    for ((url, settings), listens, times) in
+        [(anywhere, true, 1), (anywhere, false, 0), ((LOOPBACK, &[]), true, 0)]
+    {
+        let log = Log::default();
+        tracing::subscriber::with_default(log.clone(), || {
+            let mut options =
+                if listens { OpenOptions::listening() } else { OpenOptions::default() };
+            options.settings.extend(settings.iter().map(|(k, v)| ((*k).into(), (*v).into())));
+            let domain = TcpPlugin.open(&address(url), &options).unwrap();
+            (0..2).for_each(|id| drop(domain.context(id).unwrap()));
+        });
+        let said = log.text();
+        assert_eq!(said.matches("whoever reaches this address").count(), times, "{url}: {said}");
+    }
+}
+
+#[cfg(feature = "tcp-key")]
+#[test]
+fn who_has_a_key_listens_beyond_this_machine_without_a_word() {
+    let file = crate::keys::KeyFile::new("listens", &"5a".repeat(32));
+    let log = Log::default();
+    tracing::subscriber::with_default(log.clone(), || {
+        End::open("tcp://0.0.0.0", &[("subnet", "127.0.0.0/8"), ("key-file", file.path())])
+    });
+    assert!(!log.text().contains("whoever reaches"), "{}", log.text());
 }
 
 #[test]

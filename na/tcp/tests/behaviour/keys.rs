@@ -1,7 +1,6 @@
 //! The pre-shared key.
 
 use std::{
-    fmt::Write as _,
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     os::unix::fs::OpenOptionsExt as _,
@@ -10,14 +9,12 @@ use std::{
 };
 
 use hg_na::{Completion, Done, Error, GoneReason, Memory, Op, Peer, Region, Rights, Token};
-use tracing::{
-    Event, Metadata, Subscriber,
-    field::{Field, Visit},
-    span,
-};
 use watchdog::in_time;
 
-use crate::end::{End, LOOPBACK, Server, address, arrived, ended, gone};
+use crate::{
+    end::{End, LOOPBACK, Server, address, arrived, ended, gone},
+    log::Log,
+};
 
 /// A file in a folder for temporary ones; removed in the end.
 pub(crate) struct KeyFile(PathBuf);
@@ -43,32 +40,6 @@ impl Drop for KeyFile {
     }
 }
 
-/// What this thread logs.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<String>>);
-
-impl Visit for Log {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        write!(self.0.lock().unwrap(), "{field}={value:?} ").unwrap();
-    }
-}
-
-impl Subscriber for Log {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut self.clone());
-    }
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-}
-
 /// What each side learns of an attempt: the one that connects, and the log of the other.
 fn attempt(target: &[(&str, &str)], origin: &[(&str, &str)]) -> (String, String) {
     let (mut target, mut origin) = (End::open(LOOPBACK, target), End::open(LOOPBACK, origin));
@@ -87,7 +58,7 @@ fn attempt(target: &[(&str, &str)], origin: &[(&str, &str)]) -> (String, String)
     assert!(target.take(arrived).is_none(), "nothing came through");
     assert!(matches!(reason, GoneReason::Refused(_)), "{reason}");
     assert!(origin.take(ended(1)).unwrap().is_err());
-    let logged = log.0.lock().unwrap().clone();
+    let logged = log.text();
     (reason.to_string(), logged)
 }
 

@@ -9,6 +9,8 @@ mod end;
 mod hang_up;
 #[cfg(feature = "tcp-key")]
 mod keys;
+#[path = "../common/log.rs"]
+mod log;
 mod parts;
 mod raw;
 mod restarts;
