@@ -67,6 +67,6 @@ mod vector;
 mod wire;
 
 #[cfg(feature = "fuzzing")]
-pub use fuzzing::fuzz_lifeline;
+pub use fuzzing::{fuzz_frames, fuzz_lifeline};
 pub use listing::{Missing, PATH_VARIABLE, library_version};
 pub use plugin::OfiPlugin;

@@ -7,6 +7,9 @@
 //! refused range stays as it was; with nothing more to do the context sleeps; at the end all registered memory is given
 //! back.
 //!
+//! [`fuzz_sealed`]: the same with a context that has a key. The liar has it, too, and seals what it says; or it has not, or says
+//! something in the clear between.
+//!
 //! [`fuzz_greeting`]: any bytes are refused or decoded, within the limit, and what is accepted encodes to
 //! something that reads the same.
 
@@ -18,17 +21,20 @@ use std::{
 };
 
 use hg_na::{
-    Completion, Context, GoneReason, Message, Op, OpId, OpenOptions, Peer, Plugin as _, Region,
-    Rights,
+    Completion, Context, GoneReason, Key, Message, Op, OpId, OpenOptions, Peer, Plugin as _,
+    Region, Rights,
 };
 use socket2::SockRef;
 
 use crate::{
     TcpPlugin,
     frame::{HEADER, Header, Kind, LinkId, MESSAGE_MAX},
-    greeting::{BODY_MAX, Greeting, Hello, PREFIX},
+    greeting::{BODY_MAX, Greeting, Hello, PREFIX, PROTOCOL},
 };
-use hg_na_parts::regions::CLAIM_LEN;
+use hg_na_parts::{
+    key::{self, Exchange, RECORD_MAX, Seal},
+    regions::CLAIM_LEN,
+};
 
 /// Commands of one input.
 const COMMANDS: usize = 200;
@@ -55,26 +61,18 @@ pub fn fuzz_greeting(bytes: &[u8]) {
 
 /// A connection of which one end says whatever it likes.
 pub fn fuzz_frames(data: &[u8]) {
+    let Some(scene) = Scene::new(None) else { return };
+    scene.play(Input(data));
+}
+
+/// The same where the context has a key.
+pub fn fuzz_sealed(data: &[u8]) {
     let mut input = Input(data);
-    let Some(mut scene) = Scene::new() else { return };
-    let greeted = input.byte().unwrap_or(0) % 8 != 0;
-    if greeted {
-        let hello = Hello {
-            incarnation: [7; 16],
-            nonce: [8; 16],
-            context: 0,
-            insists: false,
-            knows: false,
-            address: String::new(),
-        };
-        scene.write(&Greeting::Hello(hello).encode());
+    let Some(mut scene) = Scene::new(Some(Key([7; 32]))) else { return };
+    if input.byte().unwrap_or(0) % 8 != 0 {
+        scene.exchange_keys();
     }
-    for _ in 0..COMMANDS {
-        if scene.obey(&mut input).is_none() {
-            break;
-        }
-    }
-    scene.finish();
+    scene.play(input);
 }
 
 struct Input<'a>(&'a [u8]);
@@ -106,6 +104,8 @@ impl Input<'_> {
 struct Scene {
     context: Box<dyn Context>,
     liar: Option<TcpStream>,
+    /// What the liar seals with.
+    seal: Option<Seal>,
     region: Option<Region>,
     target: Option<Peer>,
     hung_up: HashMap<Peer, GoneReason>,
@@ -116,9 +116,11 @@ struct Scene {
 }
 
 impl Scene {
-    fn new() -> Option<Self> {
+    fn new(key: Option<Key>) -> Option<Self> {
         let url = "tcp://127.0.0.1".parse().ok()?;
-        let domain = TcpPlugin.open(&url, &OpenOptions::listening()).ok()?;
+        let mut options = OpenOptions::listening();
+        options.key = key;
+        let domain = TcpPlugin.open(&url, &options).ok()?;
         let context = domain.context(0).ok()?;
         let region = domain.register(vec![0x55; REGION].into(), Rights::all()).ok()?;
         let liar = TcpStream::connect(context.address().rest()).ok()?;
@@ -128,6 +130,7 @@ impl Scene {
         Some(Self {
             context,
             liar: Some(liar),
+            seal: None,
             region: Some(region),
             target: None,
             hung_up: HashMap::new(),
@@ -138,7 +141,60 @@ impl Scene {
         })
     }
 
+    /// All of an input.
+    fn play(mut self, mut input: Input<'_>) {
+        let greeted = input.byte().unwrap_or(0) % 8 != 0;
+        if greeted {
+            let hello = Hello {
+                incarnation: [7; 16],
+                nonce: [8; 16],
+                context: 0,
+                insists: false,
+                knows: false,
+                address: String::new(),
+            };
+            self.write(&Greeting::Hello(hello).encode());
+        }
+        for _ in 0..COMMANDS {
+            if self.obey(&mut input).is_none() {
+                break;
+            }
+        }
+        self.finish();
+    }
+
+    /// The liar proves that it has the key; from now on it seals.
+    fn exchange_keys(&mut self) {
+        let key = key::Key::given(&Key([7; 32])).expect("this build can encrypt");
+        let mut exchange = Exchange::dialling(&key, PROTOCOL).expect("this build can encrypt");
+        let first = exchange.write().expect("the first message");
+        self.write(&Greeting::NoiseFirst(first).encode());
+        let mut answer = Vec::new();
+        for _ in 0..ROUNDS {
+            self.round();
+            let mut bytes = [0; 256];
+            let read = self.liar.as_ref().and_then(|mut liar| liar.read(&mut bytes).ok());
+            answer.extend(&bytes[..read.unwrap_or(0)]);
+            if let Ok(Some((Greeting::NoiseSecond(second), _))) = Greeting::decode(&answer) {
+                assert!(exchange.read(&second), "both have the key");
+                self.seal = Some(exchange.finish().expect("both messages were said"));
+                return;
+            }
+        }
+        panic!("no answer to the first message");
+    }
+
+    /// Sealed, where the liar has the key.
     fn write(&mut self, bytes: &[u8]) {
+        let Some(seal) = &mut self.seal else { return self.write_clear(bytes) };
+        let mut sealed = Vec::new();
+        for plain in bytes.chunks(RECORD_MAX) {
+            seal.seal(plain, &mut sealed).expect("it is not too long");
+        }
+        self.write_clear(&sealed);
+    }
+
+    fn write_clear(&mut self, bytes: &[u8]) {
         if let Some(mut liar) = self.liar.as_ref() {
             // It may have been cut off, or the other end be full.
             let _ = liar.write(bytes);
@@ -151,7 +207,8 @@ impl Scene {
             0 => {
                 let len = usize::from(input.byte()?);
                 let bytes = input.bytes(len);
-                self.write(&bytes);
+                // One in eight breaks a sealed stream.
+                if len % 8 == 7 { self.write_clear(&bytes) } else { self.write(&bytes) }
             }
             1..=3 => self.write_frame(input)?,
             4 => self.write_access(input)?,

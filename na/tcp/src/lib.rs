@@ -98,5 +98,5 @@ mod watched;
 mod wire;
 
 #[cfg(feature = "fuzzing")]
-pub use fuzzing::{fuzz_frames, fuzz_greeting};
+pub use fuzzing::{fuzz_frames, fuzz_greeting, fuzz_sealed};
 pub use plugin::TcpPlugin;
