@@ -15,6 +15,8 @@ mod keys;
 mod log;
 #[path = "faults/patience.rs"]
 mod patience;
+#[path = "faults/providers.rs"]
+mod providers;
 #[path = "faults/strangers.rs"]
 mod strangers;
 

@@ -132,7 +132,7 @@ impl Endpoint {
         let fabric = open_fabric(offer)?;
         let domain = open_domain(&fabric, offer)?;
         let (cq, wait_fd) = open_queue(&domain, limits, form.waits)?;
-        let av = open_vector(&domain)?;
+        let av = open_vector(&domain, limits)?;
         let multi = form.is_multi.then_some(frame);
         let (ep, is_multi) = open_endpoint_somewhere(&domain, offer, (&cq, &av), multi)?;
         let transmit = Frames::new(limits.transmit_size.clamp(1, SENDS_MAX), frame);

@@ -216,6 +216,8 @@ pub(crate) struct Limits {
     pub(crate) receive_size: usize,
     pub(crate) max_message: usize,
     pub(crate) mr_mode: i32,
+    /// What addresses are: `FI_AV_TABLE`, `FI_AV_MAP`; 0: as one likes.
+    pub(crate) av_type: i32,
     /// Bytes of a registration's key.
     pub(crate) mr_key_size: usize,
     pub(crate) caps: u64,
@@ -288,6 +290,7 @@ impl Offer {
             receive_size: receive.size,
             max_message: endpoint.max_msg_size,
             mr_mode: domain.mr_mode,
+            av_type: domain.av_type,
             mr_key_size: domain.mr_key_size,
             caps: info.caps,
             address_format: info.addr_format,

@@ -123,9 +123,13 @@ pub(super) fn register_once(
     Ok(())
 }
 
-pub(super) fn open_vector(domain: &Handle<sys::FidDomain>) -> Result<Handle<sys::FidAv>, Error> {
+/// A vector of the kind that the provider has said, and where it takes any, a table.
+pub(super) fn open_vector(
+    domain: &Handle<sys::FidDomain>,
+    limits: Limits,
+) -> Result<Handle<sys::FidAv>, Error> {
     let mut attr = sys::AvAttr {
-        r#type: sys::AV_TABLE,
+        r#type: if limits.av_type == 0 { sys::AV_TABLE } else { limits.av_type },
         rx_ctx_bits: 0,
         count: 0,
         ep_per_node: 0,

@@ -3,7 +3,7 @@
 
 use std::{
     env,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output},
     sync::{Arc, OnceLock},
 };
@@ -18,31 +18,33 @@ const SETTINGS: &str = "HG_TEST_CARD_SETTINGS";
 /// What the imitation reads; no machine has devices there.
 const BUSES: &str = "HG_TEST_CARDS";
 
-/// The imitation, compiled; `None`: the headers of libfabric are not here.
-fn imitation() -> Option<&'static PathBuf> {
+/// An imitation of this name, compiled; `None`: the headers of libfabric are not here.
+pub(crate) fn imitation(name: &str) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/imitation/{name}.c"));
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let library = folder.join(format!("{name}-{}.so", std::process::id()));
+    let headers = Command::new("cc")
+        .args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null", "-o", "/dev/null"])
+        .output();
+    if !headers.is_ok_and(|output| output.status.success()) {
+        return None;
+    }
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .arg("-ldl")
+        .status();
+    assert!(built.unwrap().success());
+    // At once in its place, where another process may be loading the same.
+    let shared = folder.join(format!("{name}.so"));
+    std::fs::rename(&library, &shared).unwrap();
+    Some(shared)
+}
+
+/// That of cards.
+fn cards() -> Option<&'static PathBuf> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let build = || {
-        let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/imitation/cards.c");
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let library = folder.join(format!("cards-{}.so", std::process::id()));
-        let headers = Command::new("cc")
-            .args(["-E", "-include", "rdma/fabric.h", "-x", "c", "/dev/null", "-o", "/dev/null"])
-            .output();
-        if !headers.is_ok_and(|output| output.status.success()) {
-            return None;
-        }
-        let built = Command::new("cc")
-            .args(["-shared", "-fPIC", "-o"])
-            .args([&library, &source])
-            .arg("-ldl")
-            .status();
-        assert!(built.unwrap().success());
-        // At once in its place, where another process may be loading the same.
-        let shared = folder.join("cards.so");
-        std::fs::rename(&library, &shared).unwrap();
-        Some(shared)
-    };
-    BUILT.get_or_init(build).as_ref()
+    BUILT.get_or_init(|| imitation("cards")).as_ref()
 }
 
 /// Opens a URL over the imitation, and says over what.
@@ -63,7 +65,7 @@ fn a_process_with_cards() {
 fn opened(settings: &str, local_rank: &str) -> Option<Output> {
     let process = Command::new(env::current_exe().unwrap())
         .args(["--exact", "cards::a_process_with_cards", "--nocapture"])
-        .env(PATH_VARIABLE, imitation()?)
+        .env(PATH_VARIABLE, cards()?)
         .env(SETTINGS, settings)
         .env(BUSES, "fe ff")
         .env("OMPI_COMM_WORLD_LOCAL_RANK", local_rank)
@@ -72,7 +74,7 @@ fn opened(settings: &str, local_rank: &str) -> Option<Output> {
 }
 
 #[expect(clippy::print_stdout, reason = "says what is skipped")]
-fn skipped(name: &str) {
+pub(crate) fn skipped(name: &str) {
     println!("SKIPPED: {name}: libfabric-dev is not installed");
 }
 
