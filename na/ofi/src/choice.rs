@@ -1,6 +1,6 @@
 //! Which of libfabric's offers a URL and its settings mean.
 
-use std::net::IpAddr;
+use std::{borrow::Borrow, net::IpAddr};
 
 use hg_na::Error;
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
@@ -74,26 +74,14 @@ pub(crate) fn choose(
         settings.domain.as_ref().is_none_or(|domain| offer.domain == *domain)
             && settings.subnet.is_none_or(|subnet| offer.ip.is_some_and(|ip| subnet.contains(ip)))
     };
-    let rank = |offer: &Offer| {
-        let ip = offer.ip;
-        let is_layered = offer.provider != provider;
-        (
-            is_layered,
-            ip.is_some_and(is_link_local),
-            ip.is_some_and(|ip| ip.is_loopback()),
-            ip.is_some_and(|ip| ip.is_ipv6()),
-        )
-    };
     let mut all: Vec<Offer> = all.into_iter().filter(fits).collect();
-    all.sort_by_key(rank);
-    let equals = |offer: &&Offer| rank(offer) == rank(&all[0]) && offer.fabric == all[0].fabric;
-    let place = nearest(all.iter().take_while(equals).map(|it| (it.domain.as_str(), it.pci)));
+    prefer(&mut all);
     if all.is_empty() {
         let name = if settings.domain.is_some() { DOMAIN } else { SUBNET };
         let why = format!("nothing that {provider} offers here fits; it has {}", known.join(", "));
         return Err(Error::BadSetting { name: name.to_owned(), why });
     }
-    let offer = all.swap_remove(place);
+    let offer = all.swap_remove(0);
     let waits = settings.sleep && !NEVER_QUIET.contains(&provider);
     let form =
         Form { frame: frame_size(provider, &offer), way: wanted.way, is_multi: false, waits };
@@ -110,9 +98,29 @@ pub(crate) fn choose(
     Ok(multi.map_or((offer, form), |multi| (multi, Form { is_multi: true, ..form })))
 }
 
+/// Sorts offers of one provider so that the one to be taken is the first: the best one, of equally good ones that of the nearest card.
+pub(crate) fn prefer<T: Borrow<Offer>>(all: &mut [T]) {
+    let rank = |offer: &Offer| {
+        let ip = offer.ip;
+        (
+            offer.provider.contains(';'),
+            ip.is_some_and(is_link_local),
+            ip.is_some_and(|ip| ip.is_loopback()),
+            ip.is_some_and(|ip| ip.is_ipv6()),
+        )
+    };
+    let offer = <T as Borrow<Offer>>::borrow;
+    all.sort_by_key(|it| rank(offer(it)));
+    let Some(first) = all.first().map(offer) else { return };
+    let equals = |it: &&Offer| rank(it) == rank(first) && it.fabric == first.fabric;
+    let equals = all.iter().map(offer).take_while(equals);
+    let chosen = nearest(equals.map(|it| (it.domain.as_str(), it.pci)));
+    all[..=chosen].rotate_right(1);
+}
+
 /// The place of the offer to be taken, of those that are equally good, each with its domain and where that is: the first of the
 /// chosen domain's.
-pub(crate) fn nearest<'a>(equals: impl Iterator<Item = (&'a str, Option<Pci>)>) -> usize {
+fn nearest<'a>(equals: impl Iterator<Item = (&'a str, Option<Pci>)>) -> usize {
     let mut domains: Vec<(usize, &str, Option<Pci>)> = Vec::new();
     for (place, (domain, pci)) in equals.enumerate() {
         if !domains.iter().any(|(_, known, _)| *known == domain) {
@@ -153,7 +161,9 @@ fn described(offer: &Offer) -> String {
 
 /// Whether an interface of this machine has an address; `true` where the kernel does not tell.
 pub(crate) fn is_own(ip: IpAddr) -> bool {
-    let Ok(mut all) = own_addresses() else { return true };
+    let Ok(mut all) = own_addresses() else {
+        return true;
+    };
     all.any(|(_, own)| own == ip)
 }
 

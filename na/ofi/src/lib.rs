@@ -54,7 +54,6 @@ mod fabric;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
 mod leftovers;
-mod listing;
 mod offered;
 mod plugin;
 mod settings;
@@ -68,5 +67,5 @@ mod wire;
 
 #[cfg(feature = "fuzzing")]
 pub use fuzzing::{fuzz_frames, fuzz_lifeline};
-pub use listing::{Missing, PATH_VARIABLE, library_version};
+pub use offered::{Missing, PATH_VARIABLE, library_version};
 pub use plugin::OfiPlugin;
