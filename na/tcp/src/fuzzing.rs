@@ -69,7 +69,7 @@ pub fn fuzz_frames(data: &[u8]) {
 pub fn fuzz_sealed(data: &[u8]) {
     let mut input = Input(data);
     let Some(mut scene) = Scene::new(Some(Key([7; 32]))) else { return };
-    if input.byte().unwrap_or(0) % 8 != 0 {
+    if !input.byte().unwrap_or(0).is_multiple_of(8) {
         scene.exchange_keys();
     }
     scene.play(input);
@@ -143,7 +143,7 @@ impl Scene {
 
     /// All of an input.
     fn play(mut self, mut input: Input<'_>) {
-        let greeted = input.byte().unwrap_or(0) % 8 != 0;
+        let greeted = !input.byte().unwrap_or(0).is_multiple_of(8);
         if greeted {
             let hello = Hello {
                 incarnation: [7; 16],

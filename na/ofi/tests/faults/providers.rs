@@ -76,7 +76,8 @@ fn providers_get_what_they_demand_and_are_polled_in_steps_where_there_is_nothing
     {
         let output = Command::new(env::current_exe().unwrap())
             .args(["--exact", "providers::a_process_over_a_provider", "--nocapture"])
-            .envs([(PATH_VARIABLE, library.as_os_str()), (PROVIDER.as_ref(), provider.as_ref())])
+            .env(PATH_VARIABLE, &library)
+            .env(PROVIDER, provider)
             .output()
             .unwrap();
         let said = said(&output);
