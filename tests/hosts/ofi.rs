@@ -2,7 +2,7 @@
 //! that is cut.
 
 use crate::{
-    common::Watchdog,
+    common::{Watchdog, until},
     hosts::{Hosts, or_skip},
     roles::Node,
 };
@@ -42,4 +42,40 @@ fn a_cut_cable_ends_calls_over_libfabric_within_the_bound() {
     // Mended, it is a new peer at the old address.
     hosts.link(0).up();
     assert_eq!(asks.ask(&format!("call {}", target.address)), "ofi+tcp");
+}
+
+#[test]
+fn deadlines_hold_during_a_cut_over_libfabric_and_whoever_is_looked_up_after_it_is_reached_in_the_end()
+ {
+    let _watchdog = Watchdog::start();
+    let Some(hosts) = or_skip(Hosts::new(2)) else { return };
+    let mut target = node(&hosts, 0, "routing=off silence-bound-ms=3000");
+    let mut asks = node(&hosts, 1, "routing=off silence-bound-ms=3000");
+    let (address, memory) = (target.address.clone(), target.ask(&format!("expose {LARGE} 1")));
+    assert_eq!(asks.ask(&format!("pull {memory} 1")), "ofi+tcp");
+    assert_eq!(asks.ask(&format!("start forever {address}")), "started");
+    hosts.link(0).down();
+    for command in [
+        format!("echo {address} 1000"),
+        format!("echo {address} {LARGE}"),
+        format!("pull {memory} 1"),
+        format!("forever {address}"),
+    ] {
+        let answer = asks.ask(&format!("within 100 {command}"));
+        assert!(answer.starts_with("DeadlineExceeded: "), "{command}: {answer}");
+    }
+    let ended = asks.ask("join");
+    assert!(ended.starts_with("PeerGone: "), "{ended}");
+    hosts.link(0).up();
+    // libfabric may go on with its old connection, and its kernel be slow to repeat: each call is a fresh lookup, and ends.
+    until(|| {
+        let answer = asks.ask(&format!("within 1000 echo {address} 1000"));
+        assert!(
+            ["ofi+tcp", "DeadlineExceeded: ", "PeerGone: "].iter().any(|it| answer.starts_with(it)),
+            "{answer}"
+        );
+        answer == "ofi+tcp"
+    });
+    assert_eq!(asks.ask(&format!("pull {memory} 1")), "ofi+tcp");
+    assert_eq!(target.ask("take"), "ok");
 }
