@@ -101,13 +101,13 @@ pub trait Carrier {
         unreachable!("a transport that names its frames keeps their messages");
     }
 
-    /// Shorter transfers than this travel in frames: [`Self::LENT_MIN`], unless it was set.
-    fn lent_min(&self) -> u64 {
-        Self::LENT_MIN
+    /// Whether a transfer of so many bytes is long enough to be lent: it is from [`Self::LENT_MIN`] on, unless it was set. Others travel in frames.
+    fn is_long(&self, len: u64, _is_written: bool) -> bool {
+        len >= Self::LENT_MIN
     }
 
-    /// Whether memory can be lent to this peer now.
-    fn may_lend(&self, to: &Self::Own) -> bool;
+    /// Whether memory can be lent to this peer now, to be written or to be read.
+    fn may_lend(&self, to: &Self::Own, is_written: bool) -> bool;
 
     /// Lends a run of memory to this peer, to be written or to be read: answers its name.
     ///
@@ -382,8 +382,9 @@ fn lend<C: Carrier>(
     carrier: &mut C,
     to: &C::Own,
 ) -> Option<Result<Loan, C::Fault>> {
-    let is_long = transfer.access.len >= carrier.lent_min() || transfer.must_be_lent();
-    if !is_long || transfer.in_frames || !carrier.may_lend(to) {
+    let is_written = !transfer.is_put;
+    let is_long = transfer.must_be_lent() || carrier.is_long(transfer.access.len, is_written);
+    if !is_long || transfer.in_frames || !carrier.may_lend(to, is_written) {
         return None;
     }
     let times_left = transfer.entry.times_left();

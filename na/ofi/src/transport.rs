@@ -255,7 +255,7 @@ impl Carrier for Ofi {
         flight.sending = Some(sending);
     }
 
-    fn may_lend(&self, to: &Connection<Route>) -> bool {
+    fn may_lend(&self, to: &Connection<Route>, _is_written: bool) -> bool {
         to.route.remote.as_ref().is_some_and(|remote| remote.one_sided)
     }
 

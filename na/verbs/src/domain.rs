@@ -52,8 +52,7 @@ impl VerbsDomain {
         Ok(Self(Arc::new(Shared {
             common: Arc::new(common),
             signal_every: settings.signal_every,
-            rma: settings.rma,
-            rma_from: settings.rma_from,
+            moves: settings.moves,
             shares: settings.shares,
             ports,
             dialled: AtomicUsize::new(0),

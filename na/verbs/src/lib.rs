@@ -22,6 +22,7 @@
 //! | `device` | `a,b`: ports (`DEVICE[:PORT]`, 8 at most) over which peers are spread, instead of one in the URL |
 //! | `signal-every` | one in so many posts of a queue pair asks for its completion (32); 1: each |
 //! | `queue-pairs` | `own`: one for each connection of two contexts; one for each pair of processes (`shared`) |
+//! | `operations` | which operations move the bytes of put and get (`RC|SEND|WRITE|READ`): a get is written by the memory's owner, a put read; what is not named travels in messages. Without `SEND` transfers of every length are one-sided where that is named |
 //! | `rma` | `off`: put and get travel in messages (`on`) |
 //! | `rma-from` | put and get of so many bytes are a write or a read of the card's (32,768); 1: all |
 //! | `max-held-mib` | MiB that requests which wait for admission take, of all peers (1,024); past it the peer whose take most is disconnected, or whose messages stand still |
@@ -47,6 +48,7 @@ mod address;
 mod bell;
 #[expect(unsafe_code, reason = "calls into a C library")]
 mod card;
+mod choice;
 mod domain;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;

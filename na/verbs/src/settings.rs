@@ -6,7 +6,7 @@ use hg_na::Error;
 use hg_na_frames::common::{BOUNDS, Bounds, RMA};
 use hg_na_parts::Reader;
 
-use crate::{address::wanted, card::Wanted, spread::PORTS_MAX};
+use crate::{address::wanted, card::Wanted, choice::Flags, spread::PORTS_MAX};
 
 /// Setting: the ports over which peers are spread, `DEVICE[:PORT]` with commas between them.
 pub(crate) const DEVICE: &str = "device";
@@ -14,10 +14,12 @@ pub(crate) const DEVICE: &str = "device";
 pub(crate) const QUEUE_PAIRS: &str = "queue-pairs";
 /// Setting: put and get of so many bytes are one-sided.
 pub(crate) const RMA_FROM: &str = "rma-from";
+/// Setting: the operations that move bytes, as in `RC|SEND|WRITE`.
+pub(crate) const OPERATIONS: &str = "operations";
 /// Setting: one in so many posts of a queue pair asks for its completion.
 pub(crate) const SIGNAL_EVERY: &str = "signal-every";
 
-const OWN: [&str; 5] = [DEVICE, QUEUE_PAIRS, SIGNAL_EVERY, RMA, RMA_FROM];
+const OWN: [&str; 6] = [DEVICE, OPERATIONS, QUEUE_PAIRS, SIGNAL_EVERY, RMA, RMA_FROM];
 const EVERY: usize = 32;
 /// One message costs less than a registration and an answer.
 const LENT_MIN: usize = 32 << 10;
@@ -26,15 +28,13 @@ const LENT_MIN: usize = 32 << 10;
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) bounds: Bounds,
-    /// Whether one-sided operations are used.
-    pub(crate) rma: bool,
     /// The ports that are named; none: the URL says which.
     pub(crate) devices: Vec<Wanted>,
     pub(crate) signal_every: u32,
     /// Whether connections share queue pairs.
     pub(crate) shares: bool,
-    /// Shorter transfers travel in frames.
-    pub(crate) rma_from: u64,
+    /// Which operations move bytes; shorter transfers than this travel in frames.
+    pub(crate) moves: (Flags, u64),
 }
 
 impl Settings {
@@ -50,8 +50,11 @@ impl Settings {
         let shares = reader.switch(QUEUE_PAIRS, "shared", "own", true)?;
         let rma_from = reader.count(RMA_FROM, LENT_MIN)? as u64;
         let devices = reader.text(DEVICE).map_or(Ok(Vec::new()), devices)?;
-        let (bounds, rma) = (Bounds::read(&reader)?, reader.switch(RMA, "on", "off", true)?);
-        Ok(Self { bounds, rma, devices, signal_every, shares, rma_from })
+        let wrong = |why: &str| Reader::bad(OPERATIONS, why);
+        let flags = reader.text(OPERATIONS).map_or(Ok(Flags::ALL), Flags::read).map_err(wrong)?;
+        let flags = if reader.switch(RMA, "on", "off", true)? { flags } else { Flags::SENDS };
+        let bounds = Bounds::read(&reader)?;
+        Ok(Self { bounds, devices, signal_every, shares, moves: (flags, rma_from) })
     }
 }
 
@@ -93,6 +96,8 @@ mod tests {
             (RMA, "perhaps"),
             (QUEUE_PAIRS, "some"),
             (RMA_FROM, "0"),
+            (OPERATIONS, "UD|SEND"),
+            (OPERATIONS, ""),
             (DEVICE, ""),
             (DEVICE, "rxe0,"),
             (DEVICE, "rxe0,rxe0"),

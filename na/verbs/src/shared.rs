@@ -16,6 +16,7 @@ use hg_na_frames::{Common, Listener};
 use crate::{
     address::address_of,
     card::{Device, Fault, Hub, Told},
+    choice::Flags,
     health::{Cut, Health, Word},
 };
 
@@ -124,9 +125,8 @@ impl Port {
 pub(crate) struct Shared {
     pub(crate) common: Arc<Common>,
     pub(crate) signal_every: u32,
-    /// Shorter transfers travel in frames.
-    pub(crate) rma: bool,
-    pub(crate) rma_from: u64,
+    /// Which operations move bytes, and from how many on.
+    pub(crate) moves: (Flags, u64),
     /// Whether contexts share queue pairs.
     pub(crate) shares: bool,
     pub(crate) ports: Vec<Port>,

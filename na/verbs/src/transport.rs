@@ -21,6 +21,7 @@ use hg_na_memory::Held;
 use crate::{
     address::target,
     card::{Bytes, Desk, Event, FRAME, Fault, Greeted, Hub, Registration, Target, Way},
+    choice::{Operation, choose},
     shared::Shared,
     spread,
 };
@@ -188,14 +189,15 @@ impl Carrier for Verbs {
         Ok(None)
     }
 
-    fn lent_min(&self) -> u64 {
-        self.shared.rma_from
+    fn is_long(&self, len: u64, is_written: bool) -> bool {
+        let (flags, from) = self.shared.moves;
+        choose(len, is_written, flags, from) != Operation::Send
     }
 
     /// Nothing is registered in vain: where there is no room, the frame that tells of it finds none either, and waits.
-    fn may_lend(&self, to: &Connection<Route>) -> bool {
-        let has_room = to.route.open().is_ok_and(|way| way.gauge.has_room());
-        self.shared.rma && has_room
+    fn may_lend(&self, to: &Connection<Route>, is_written: bool) -> bool {
+        let is_allowed = self.is_long(u64::MAX, is_written);
+        is_allowed && to.route.open().is_ok_and(|way| way.gauge.has_room())
     }
 
     fn lend(

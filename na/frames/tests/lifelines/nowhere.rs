@@ -73,7 +73,7 @@ impl Carrier for Nowhere {
         Ok(None)
     }
 
-    fn may_lend(&self, _: &Self::Own) -> bool {
+    fn may_lend(&self, _: &Self::Own, _: bool) -> bool {
         false
     }
 

@@ -162,7 +162,7 @@ impl Carrier for Card {
         self.flights.get_mut(&frame).unwrap().1 = Some(sending);
     }
 
-    fn may_lend(&self, _to: &usize) -> bool {
+    fn may_lend(&self, _to: &usize, _is_written: bool) -> bool {
         true
     }
 

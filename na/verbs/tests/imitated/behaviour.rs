@@ -197,6 +197,16 @@ fn settings_pin_how_bytes_are_moved() {
     assert_eq!(moved_by_card(&[]), (0, 0), "short ones are sent");
     assert_eq!(moved_by_card(&[("rma-from", "1")]), (100, 100), "a write for the get, and a read");
     assert_eq!(moved_by_card(&[("rma-from", "1"), ("rma", "off")]), (0, 0));
+    for (flags, moved) in [
+        ("RC", (0, 0)),
+        ("RC|SEND", (0, 0)),
+        ("RC|WRITE", (100, 0)),
+        ("RC|READ", (0, 100)),
+        ("RC|WRITE|READ", (100, 100)),
+    ] {
+        assert_eq!(moved_by_card(&[("operations", flags)]), moved, "{flags}");
+    }
+    assert_eq!(moved_by_card(&[("operations", "RC|SEND|WRITE"), ("rma-from", "1")]), (100, 0));
 }
 
 #[test]
