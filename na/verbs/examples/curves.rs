@@ -1,7 +1,7 @@
 //! What connections cost, over queue pairs that processes share and over one for each: message rate and memory by the number of connections, and
 //! instructions per post.
 //!
-//! `curves rate REPETITIONS [NEAR FAR]`, `curves memory [NEAR FAR]`, and `curves moves [NEAR FAR]` for processor time of gets that are sent or written: NEAR and FAR are URLs of cards, without which the imitation of the tests stands for
+//! `curves rate REPETITIONS [NEAR FAR]`, `curves memory [NEAR FAR]`, `curves signals REPETITIONS [NEAR FAR]` for messages where one in 32 asks for its completion, and `curves moves [NEAR FAR]` for processor time of gets that are sent or written: NEAR and FAR are URLs of cards, without which the imitation of the tests stands for
 //! them. `curves plot FILE REPETITIONS [NEAR FAR]` draws rate and memory as an SVG file. `curves posts EVERY LINES ROUNDS` posts so many rounds of messages over so many connections, of which each EVERY-th asks for its
 //! completion, for callgrind:
 //! ```text
@@ -142,6 +142,22 @@ impl World {
         }
     }
 
+    fn all(&mut self) -> impl Iterator<Item = &mut Box<dyn Context>> {
+        self.near.contexts.iter_mut().chain(&mut self.far.contexts)
+    }
+
+    /// When one of them has something to do though nothing comes.
+    fn due(&mut self) -> Option<Instant> {
+        self.all().filter_map(|context| context.next_deadline()).min()
+    }
+
+    /// A round of all, at this time.
+    fn step(&mut self, now: Instant) {
+        for context in self.all() {
+            context.progress(now, &mut Vec::new()).expect("a measurement that fails ends");
+        }
+    }
+
     /// Messages in a second over so many connections.
     fn rate(&mut self, lines: usize) -> f64 {
         let all: Vec<usize> = (0..lines).collect();
@@ -153,6 +169,12 @@ impl World {
         }
         count as f64 / start.elapsed().as_secs_f64()
     }
+}
+
+fn median(rates: &[f64]) -> f64 {
+    let mut rates = rates.to_vec();
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
 }
 
 fn rates(repetitions: u32, urls: &[String; 2]) -> Panel {
@@ -170,11 +192,6 @@ fn rates(repetitions: u32, urls: &[String; 2]) -> Panel {
     }
     let mut panel = panel("messages a second, over connections");
     println!("connections  shared msg/s  of one  own msg/s  of one");
-    let median = |rates: &[f64]| {
-        let mut rates = rates.to_vec();
-        rates.sort_by(f64::total_cmp);
-        rates[rates.len() / 2]
-    };
     let one = [median(&all[0][0]), median(&all[0][1])];
     for (count, rates) in counts.iter().zip(&all) {
         let [shared, own] = [median(&rates[0]), median(&rates[1])];
@@ -312,6 +329,50 @@ fn moves(urls: &[String; 2]) {
     }
 }
 
+/// Messages a second over one connection where each post asks for its completion, and where one in 32 does, in turns; over the imitation
+/// what was posted and has completed besides, with the pause that follows.
+fn signals(repetitions: u32, urls: &[String; 2]) {
+    let everies = ["1", "32"];
+    let mut worlds = everies.map(|every| {
+        let mut world = World::open(urls, &[("signal-every", every)], 1);
+        world.connect(1);
+        world.rate(1);
+        world
+    });
+    let mut rates = [Vec::new(), Vec::new()];
+    for _ in 0..repetitions {
+        for (world, rates) in worlds.iter_mut().zip(&mut rates) {
+            rates.push(world.rate(1));
+        }
+    }
+    let [all, some] = rates.map(|rates| median(&rates));
+    println!(
+        "messages a second: {all:.0} with H = 1, {some:.0} with H = 32: {:.2} times as many",
+        some / all
+    );
+    println!("completions of 10,240 messages and of the pause behind them, over the imitation");
+    for every in everies {
+        let mut world = World::open(&self::urls(&[]), &[("signal-every", every)], 1);
+        world.connect(1);
+        let before = imitation::counts(0);
+        (0..10_240 / BATCH).for_each(|_| world.exchange(&[0], BATCH));
+        let busy = imitation::counts(0);
+        // Whoever has something silent says when he asks for it.
+        while let Some(due) = world.due() {
+            world.step(due);
+        }
+        let idle = imitation::counts(0);
+        println!(
+            "H = {every}: {} posts, {} completions, {:.4} of a post; in the pause {} and {}",
+            busy.0 - before.0,
+            busy.1 - before.1,
+            (busy.1 - before.1) as f64 / (busy.0 - before.0) as f64,
+            idle.0 - busy.0,
+            idle.1 - busy.1,
+        );
+    }
+}
+
 /// Posts messages over so many connections.
 fn posts(every: &str, lines: usize, rounds: usize) {
     let mut world = World::open(&urls(&[]), &[("signal-every", every)], SIDE.min(lines));
@@ -332,6 +393,7 @@ fn main() {
         ["rate", repetitions, ..] => {
             rates(number(repetitions), &urls(&arguments[2..]));
         }
+        ["signals", repetitions, ..] => signals(number(repetitions), &urls(&arguments[2..])),
         ["memory", ..] => drop(memory(&urls(&arguments[1..]))),
         ["plot", file, repetitions, ..] => {
             let urls = urls(&arguments[3..]);
@@ -347,7 +409,7 @@ fn main() {
             );
         }
         _ => println!(
-            "curves rate REPETITIONS [NEAR FAR], curves memory|moves [NEAR FAR], curves plot FILE REPETITIONS [NEAR FAR], curves posts EVERY LINES ROUNDS"
+            "curves rate|signals REPETITIONS [NEAR FAR], curves memory|moves [NEAR FAR], curves plot FILE REPETITIONS [NEAR FAR], curves posts EVERY LINES ROUNDS"
         ),
     }
 }
