@@ -3,11 +3,12 @@
 export HG_VERBS_DEVICES=rxe0,rxe1
 status=0
 before=$(rdma resource show)
-./device --test-threads 4 --skip ports:: --skip kills:: "$@" || status=1
+./device --test-threads 4 --skip ports:: --skip kills:: --skip faults:: "$@" || status=1
 # Those look at all that there is on the cards, or cut their cable.
 if [ $# -eq 0 ]; then
   ./device --test-threads 1 kills:: || status=1
   ./device --test-threads 1 ports:: || status=1
+  ./device --test-threads 1 faults:: || status=1
 fi
 ./verbs --test-threads 1 "$@" || status=1
 # Without those through daemons, which are built for other tests.

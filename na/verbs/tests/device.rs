@@ -5,10 +5,14 @@
 #![cfg(not(loom))]
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+#[path = "device/faults.rs"]
+mod faults;
 #[path = "device/kills.rs"]
 mod kills;
 #[path = "device/ports.rs"]
 mod ports;
+#[path = "device/side.rs"]
+mod side;
 
 use std::{
     sync::{
