@@ -26,6 +26,18 @@ pub trait MessageBody: Any + Send + Sync + fmt::Debug {
     fn truncate(&mut self, len: usize);
 }
 
+impl MessageBody for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+    fn truncate(&mut self, len: usize) {
+        self.truncate(len);
+    }
+}
+
 /// One message, outgoing or received.
 ///
 /// Outgoing: ask the context for one ([`crate::Context::message`]), write it, post it. Any other
@@ -389,24 +401,9 @@ mod tests {
         std::thread::spawn(test).join().unwrap(); // Which keeps nothing yet.
     }
 
-    #[derive(Debug)]
-    struct Bytes(Vec<u8>);
-
-    impl MessageBody for Bytes {
-        fn bytes(&self) -> &[u8] {
-            &self.0
-        }
-        fn bytes_mut(&mut self) -> &mut [u8] {
-            &mut self.0
-        }
-        fn truncate(&mut self, len: usize) {
-            self.0.truncate(len);
-        }
-    }
-
     #[test]
     fn what_others_hold_on_to_is_not_changed() {
-        let shared = || Message::from_shared(Arc::new(Bytes(vec![1, 2, 3])));
+        let shared = || Message::from_shared(Arc::new(vec![1, 2, 3]));
         let (mut written, mut cut) = (shared(), shared());
         let held = [Arc::clone(written.shared().unwrap()), Arc::clone(cut.shared().unwrap())];
         written.as_mut_slice()[0] = 9;
@@ -421,7 +418,7 @@ mod tests {
 
     #[test]
     fn what_nobody_else_holds_on_to_is_changed_where_it_lies() {
-        let mut message = Message::from_shared(Arc::new(Bytes(vec![1, 2, 3])));
+        let mut message = Message::from_shared(Arc::new(vec![1, 2, 3]));
         let place = message.as_slice().as_ptr();
         message.as_mut_slice()[0] = 9;
         message.truncate(5);

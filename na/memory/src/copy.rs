@@ -74,22 +74,19 @@ fn rest_of(run: Segment, used: usize) -> Option<Segment> {
 
 /// Refuses memory that is not the processor's to touch.
 pub(crate) fn check_reached(memory: &Memory) -> Result<(), Error> {
-    match memory.device() {
-        None => Ok(()),
-        Some(_) => {
-            Err(Error::Unsupported("a copy of a device's memory: its own library makes one"))
-        }
+    if memory.device().is_none() {
+        return Ok(());
     }
+    Err(Error::Unsupported("a copy of a device's memory: its own library makes one"))
 }
 
 /// Refuses memory that must not be written.
 pub(crate) fn check_writable(memory: &Memory) -> Result<(), Error> {
     check_reached(memory)?;
     if memory.writable() {
-        Ok(())
-    } else {
-        Err(Error::Denied { granted: Rights::READ, needed: Rights::WRITE })
+        return Ok(());
     }
+    Err(Error::Denied { granted: Rights::READ, needed: Rights::WRITE })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Messages that live outside of their slot: outgoing ones in the own arena, received ones in memory of their own.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use hg_na::{Message, MessageBody};
 
@@ -17,6 +17,7 @@ pub(crate) struct OwnArena {
 }
 
 /// An outgoing message in the arena of the connection that it will leave by.
+#[derive(Debug)]
 pub(crate) struct OutBody {
     arena: Arc<OwnArena>,
     lane: usize,
@@ -94,12 +95,6 @@ impl Drop for OutBody {
     }
 }
 
-impl fmt::Debug for OutBody {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "OutBody({} bytes at {})", self.len, self.place.offset)
-    }
-}
-
 /// Others may hold on to a received message from so many bytes on: shorter ones are copied sooner.
 const SHARED_MIN: usize = 256;
 
@@ -108,26 +103,5 @@ pub(crate) fn received(bytes: Vec<u8>) -> Message {
     if bytes.len() < SHARED_MIN {
         return Message::from(bytes);
     }
-    Message::from_shared(Arc::new(InBody(bytes)))
-}
-
-/// A received message, as those see it who hold it.
-struct InBody(Vec<u8>);
-
-impl MessageBody for InBody {
-    fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.0
-    }
-    fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
-    }
-}
-
-impl fmt::Debug for InBody {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "InBody({} bytes)", self.0.len())
-    }
+    Message::from_shared(Arc::new(bytes))
 }

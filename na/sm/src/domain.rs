@@ -48,17 +48,15 @@ impl Shared {
         let incarnation = random()?;
         let guard = guard()?;
         Signals::of_process()?.queue(); // What it costs is there before the first peer.
-        let create = match settings.regions {
-            true => OwnedTable::create,
-            false => OwnedTable::create_unused,
-        };
+        let mut table = OwnedTable::create(incarnation)?;
+        table.fd = table.fd.filter(|_| settings.regions);
         Ok(Arc::new(Self {
             caps: caps(),
             settings,
             name,
             listen: options.listen,
             incarnation,
-            regions: Regions::new(create(incarnation)?),
+            regions: Regions::new(table),
             guard,
             tables: PeerTables::default(),
             ids: Mutex::new(Ids { first, open: [false; 256] }),
@@ -74,11 +72,9 @@ impl Shared {
         if ids.open[usize::from(id)] {
             return Err(Error::AddressInUse(self.name.address(id)));
         }
-        let kept = if id == 0 { ids.first.take() } else { None };
-        let listener = match kept {
-            Some(listener) => Some(listener),
+        let listener = match ids.first.take_if(|_| id == 0) {
             None if self.listen => Some(Listener::bind(&self.name, id)?),
-            None => None,
+            kept => kept,
         };
         ids.open[usize::from(id)] = true;
         Ok(listener)

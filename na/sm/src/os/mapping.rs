@@ -195,8 +195,8 @@ impl Mapping {
         let mapping = Self { base: base.cast(), len, access, guard };
         // Relaxed: a count that nothing is read by.
         room::MAPPED.fetch_add(1, Ordering::Relaxed);
-        mapping.advise(0..size.get(), MmapAdvise::MADV_DONTFORK)?;
-        Ok(mapping)
+        let advised = mapping.advise(0..size.get(), MmapAdvise::MADV_DONTFORK);
+        advised.map(|()| mapping).map_err(|e| os_error("madvise", e))
     }
 
     /// The first byte; page-aligned.
@@ -291,7 +291,7 @@ impl Mapping {
         if range.is_empty() {
             return Ok(());
         }
-        self.advise(range, MmapAdvise::MADV_REMOVE)
+        self.advise(range, MmapAdvise::MADV_REMOVE).map_err(|e| os_error("madvise", e))
     }
 
     /// Has the pages of a range made, before they are touched. A kernel before Linux 5.14 does not know how, and makes none.
@@ -300,17 +300,13 @@ impl Mapping {
     /// [`Error::Limit`]: the system has no more of them.
     pub(crate) fn make_pages(&self, range: Range<usize>) -> Result<(), Error> {
         assert!(range.end <= self.len, "{range:?} is outside of {} bytes", self.len);
-        match self.advised(range, MmapAdvise::MADV_POPULATE_WRITE) {
+        match self.advise(range, MmapAdvise::MADV_POPULATE_WRITE) {
             Ok(()) | Err(Errno::EINVAL) => Ok(()),
             Err(_) => Err(room::no_memory()),
         }
     }
 
-    fn advise(&self, range: Range<usize>, advice: MmapAdvise) -> Result<(), Error> {
-        self.advised(range, advice).map_err(|e| os_error("madvise", e))
-    }
-
-    fn advised(&self, range: Range<usize>, advice: MmapAdvise) -> Result<(), Errno> {
+    fn advise(&self, range: Range<usize>, advice: MmapAdvise) -> Result<(), Errno> {
         // SAFETY:
         // - in bounds: callers stay within `self.len`.
         let first: NonNull<c_void> = unsafe { self.base.add(range.start) }.cast();

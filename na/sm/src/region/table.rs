@@ -105,7 +105,7 @@ fn segment(mapping: &Mapping, index: u32) -> &SharedSegment {
 pub(crate) struct OwnedTable {
     mapping: Mapping,
     /// `None` where nothing is ever registered.
-    fd: Option<OwnedFd>,
+    pub(crate) fd: Option<OwnedFd>,
     domain: [u8; 16],
     free: Mutex<Free>,
 }
@@ -143,14 +143,6 @@ impl OwnedTable {
             Mapping::create(c"hydrargyrum-table", TABLE_LEN, TABLE_SEALS, TABLE_LEN)?;
         let free = Free { slots: Extents::new(REGIONS_MAX), segments: Extents::new(SEGMENTS_MAX) };
         Ok(Self { mapping, fd: Some(fd), domain, free: Mutex::new(free) })
-    }
-
-    /// Of a domain that registers nothing: it keeps no descriptor.
-    ///
-    /// # Errors
-    /// [`Error::Limit`], [`Error::Os`].
-    pub(crate) fn create_unused(domain: [u8; 16]) -> Result<Self, Error> {
-        Ok(Self { fd: None, ..Self::create(domain)? })
     }
 
     /// For the peers; `None` where nothing is ever registered, which is told by [`empty`].

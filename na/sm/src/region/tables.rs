@@ -11,17 +11,12 @@ use rustc_hash::FxHashMap;
 use super::table::PeerTable;
 use crate::os::mapping::{TABLE_SEALS, verify};
 
-/// The tables that are mapped, by their domains.
+/// The tables that are mapped, by their domains, and which file the memfd of each is, which no other is while it is mapped.
 #[derive(Debug, Default)]
-pub(crate) struct PeerTables(Mutex<FxHashMap<[u8; 16], Known>>);
+pub(crate) struct PeerTables(Mutex<FxHashMap<[u8; 16], (File, Weak<PeerTable>)>>);
 
-/// A table, and which file its memfd is, which no other is while it is mapped.
-#[derive(Debug)]
-struct Known {
-    /// Device and inode: memfds are all of one device, but not everything that a peer can send.
-    file: (u64, u64),
-    table: Weak<PeerTable>,
-}
+/// Device and inode: memfds are all of one device, but not everything that a peer can send.
+type File = (u64, u64);
 
 impl PeerTables {
     /// The table that a peer of `domain` has sent. What a domain is called is a claim: who sends another memfd than its
@@ -33,7 +28,7 @@ impl PeerTables {
         let stat = verify(&fd, TABLE_SEALS)?;
         let file = (stat.st_dev, stat.st_ino);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let live = known.get(&domain).and_then(|it| Some((it.file, it.table.upgrade()?)));
+        let live = known.get(&domain).and_then(|(file, table)| Some((*file, table.upgrade()?)));
         if let Some((known, table)) = &live
             && *known == file
         {
@@ -42,9 +37,9 @@ impl PeerTables {
         let table = Arc::new(PeerTable::open(domain, &fd)?);
         if live.is_none() {
             if known.len() == known.capacity() {
-                known.retain(|_, it| it.table.strong_count() > 0);
+                known.retain(|_, (_, table)| table.strong_count() > 0);
             }
-            known.insert(domain, Known { file, table: Arc::downgrade(&table) });
+            known.insert(domain, (file, Arc::downgrade(&table)));
         }
         Ok(table)
     }
@@ -86,7 +81,7 @@ mod tests {
         let honest = OwnedTable::create([7; 16]).unwrap();
         let sent = || honest.fd().unwrap().try_clone_to_owned().unwrap();
         let first = open(sent()).unwrap();
-        let stands_for = |file| tables.0.lock().unwrap().get_mut(&[7; 16]).unwrap().file = file;
+        let stands_for = |file| tables.0.lock().unwrap().get_mut(&[7; 16]).unwrap().0 = file;
         let stat = fstat(sent()).unwrap();
         stands_for((stat.st_dev + 1, stat.st_ino));
         assert!(!Arc::ptr_eq(&first, &open(sent()).unwrap()), "the same inode elsewhere");

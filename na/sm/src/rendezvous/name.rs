@@ -53,16 +53,11 @@ impl Name {
     }
 
     fn new(address: &Address, body: &str) -> Result<Self, Error> {
-        if body.is_empty() {
-            return Err(bad(address, "the name is empty"));
+        let may = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if (1..=BODY_MAX).contains(&body.len()) && body.bytes().all(may) {
+            return Ok(Self(body.into()));
         }
-        if body.len() > BODY_MAX {
-            return Err(bad(address, "the name is longer than 64 bytes"));
-        }
-        if !body.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)) {
-            return Err(bad(address, "a name takes only A-Z, a-z, 0-9, '.', '_' and '-'"));
-        }
-        Ok(Self(body.into()))
+        Err(bad(address, "a name takes 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'"))
     }
 
     /// The text that names one context.
@@ -93,20 +88,16 @@ impl Target {
 }
 
 fn parse_context(address: &Address, digits: &str) -> Result<u8, Error> {
-    let plain = digits.bytes().all(|byte| byte.is_ascii_digit())
-        && (digits == "0" || !digits.starts_with('0'));
-    match digits.parse() {
-        Ok(context) if plain => Ok(context),
-        _ => Err(bad(address, "behind the '/' stands the id of a context, 0 to 255")),
-    }
+    let context = digits.parse().ok().filter(|context: &u8| context.to_string() == digits);
+    context.ok_or_else(|| bad(address, "behind the '/' stands the id of a context, 0 to 255"))
 }
 
 fn check_scheme(address: &Address) -> Result<(), Error> {
-    if address.scheme() == SCHEME {
-        return Ok(());
+    let why = |other| format!("this engine reaches sm:// only; open one with {other}://");
+    match address.scheme() {
+        SCHEME => Ok(()),
+        other => Err(bad(address, &why(other))),
     }
-    let scheme = address.scheme();
-    Err(bad(address, &format!("this engine reaches sm:// only; open one with {scheme}://")))
 }
 
 fn bad(address: &Address, why: &str) -> Error {
