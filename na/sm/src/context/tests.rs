@@ -1,5 +1,6 @@
 //! Contexts of this process, one in the hands of the other: what only shows inside.
 
+mod few_mappings;
 mod left_behind;
 mod taken_back;
 mod told_later;

@@ -21,7 +21,7 @@ use nix::{
 };
 
 /// Mappings of peers, and of what this process shares with them.
-pub(super) static MAPPED: AtomicU64 = AtomicU64::new(0);
+pub(crate) static MAPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether one more peer leaves this process the mappings that others need in it: a new thread's stack, above all, without
 /// which a program ends.
