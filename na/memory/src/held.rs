@@ -32,21 +32,15 @@ impl Deref for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         // Of those that let go at the same time only the last one is given it.
-        if let Some(memory) = self.0.take().and_then(Arc::into_inner) {
-            drop_elsewhere(memory);
+        let Some(memory) = self.0.take().and_then(Arc::into_inner) else { return };
+        // Vectors and shared slices are dropped at once: they are nobody's but the system's.
+        if memory.is_kept_by_others() {
+            // Where there is no thread to be had it stays for ever, rather than that everything stands still.
+            let memory = ManuallyDrop::new(memory);
+            let job = || drop(ManuallyDrop::into_inner(memory));
+            let _started = thread::Builder::new().name("hg-drop".to_owned()).spawn(job);
         }
     }
-}
-
-/// Vectors and shared slices are dropped at once: they are nobody's but the system's.
-fn drop_elsewhere(memory: Memory) {
-    if !memory.is_kept_by_others() {
-        return;
-    }
-    // Where there is no thread to be had it stays for ever, rather than that everything stands still.
-    let memory = ManuallyDrop::new(memory);
-    let job = || drop(ManuallyDrop::into_inner(memory));
-    let _started = thread::Builder::new().name("hg-drop".to_owned()).spawn(job);
 }
 
 #[cfg(test)]

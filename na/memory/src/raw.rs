@@ -100,12 +100,9 @@ fn vector(base: *mut u8, len: usize) -> libc::iovec {
 
 /// The run lies in one of the memory's segments and is as long as the other side.
 fn check(memory: &Memory, run: Segment, len: usize) {
+    let end = run.address.checked_add(run.len);
     let within = |segment: &Segment| {
-        run.address >= segment.address
-            && run
-                .address
-                .checked_add(run.len)
-                .is_some_and(|end| end <= segment.address + segment.len)
+        run.address >= segment.address && end.is_some_and(|it| it <= segment.address + segment.len)
     };
     assert!(run.len == len, "both sides of a copy are of equal length");
     debug_assert!(memory.segments().iter().any(within), "`pieces` cuts runs out of the memory");

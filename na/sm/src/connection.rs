@@ -267,8 +267,7 @@ pub(crate) fn failed_send(scope: u32, pending: Pending, error: Error) -> Complet
 
 /// What goes back to the poster of a message: its own memory, not the transport's.
 pub(crate) fn given_back(message: Message) -> Returned {
-    let is_transports = message
-        .body()
-        .is_some_and(|body| (body as &dyn std::any::Any).is::<crate::body::OutBody>());
+    let body = message.body().map(|body| body as &dyn std::any::Any);
+    let is_transports = body.is_some_and(|body| body.is::<crate::body::OutBody>());
     if is_transports { Returned::Nothing } else { Returned::Message(message) }
 }

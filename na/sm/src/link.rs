@@ -350,6 +350,7 @@ impl Link {
 }
 
 /// The reason for which a connection with a broken peer ends.
+#[cold]
 pub(crate) fn misbehaved(broken: Broken) -> GoneReason {
     GoneReason::Misbehaved(Arc::from(broken.why()))
 }

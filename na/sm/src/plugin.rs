@@ -48,8 +48,7 @@ impl Domain for SmDomain {
         if self.0.regions.table.fd().is_none() {
             return Err(Error::Unsupported("registering memory with the setting `regions` off"));
         }
-        let region = SmRegion::register(&self.0.regions, memory, rights)?;
-        Ok(Region::new(region))
+        SmRegion::register(&self.0.regions, memory, rights).map(|region| Region::new(region))
     }
 
     fn context(&self, id: u8) -> Result<Box<dyn Context>, Error> {

@@ -136,7 +136,8 @@ fn poll_answers(
         if is_short(word, ANSWERS)
             && let Some(receive) = receives.take_plain(tag)
         {
-            done.push(ended(from, receive, answer_of(slot, length(word))));
+            let message = Message::from_slot(answer_in(slot), length(word));
+            done.push(ended(from, receive, message));
             take(link, ANSWERS);
         } else if let Err(broken) = take_other(link, (receives, ferry), from, intake, done) {
             *fault = Some(broken);
@@ -232,7 +233,7 @@ fn take_answer(
     if let Some(receive) = receives.take(tag) {
         let message = match claim {
             Some(claim) => link.copy_out(claim),
-            None => answer_of(slot, length(word)),
+            None => Message::from_slot(answer_in(slot), length(word)),
         };
         done.push(ended(from, receive, message));
     }
@@ -278,11 +279,6 @@ fn length(word: Word) -> usize {
 }
 
 /// A short expected message, copied out of its slot: its first eight bytes are the tag.
-#[inline(always)]
-fn answer_of(slot: &Slot, len: usize) -> Message {
-    Message::from_slot(answer_in(slot), len)
-}
-
 #[inline(always)]
 fn answer_in(slot: &Slot) -> [u8; INLINE_MAX] {
     let [_tag, a, b, c, d, e, f] = slot.payload();

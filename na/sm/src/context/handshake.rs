@@ -63,14 +63,9 @@ impl SmContext {
     /// Connects, or waits for a place in the listener's backlog.
     pub(crate) fn try_connect(&mut self, peer: Peer, now: Instant, deadline: Instant) {
         let Some(target) = self.peers.find(peer).and_then(|it| it.target.clone()) else { return };
-        match Socket::connect(&target.name, target.context) {
-            Ok(socket) => {
-                if let Err(error) = self.say_hello(peer, socket) {
-                    self.end(peer, reason_of(error));
-                    return;
-                }
-                self.at(deadline, peer);
-            }
+        let socket = Socket::connect(&target.name, target.context);
+        match socket.and_then(|socket| self.say_hello(peer, socket)) {
+            Ok(()) => self.at(deadline, peer),
             Err(Error::Again) => {
                 if let Some(connection) = self.peers.find(peer) {
                     connection.phase = Phase::Waiting(deadline);

@@ -26,9 +26,8 @@ impl SmContext {
         name: RegionName,
         proof: [u8; 16],
     ) -> Result<(), Error> {
-        let Some(socket) = self.peers.find(peer).and_then(|it| it.socket.clone()) else {
-            return Ok(());
-        };
+        let socket = self.peers.find(peer).and_then(|it| it.socket.clone());
+        let Some(socket) = socket else { return Ok(()) };
         let answer = |status| Packet::Mapped(name, status).encode();
         let sent = match self.shared.regions.give(name, proof, &socket, &answer(Status::Given)) {
             None => socket.send(&answer(Status::NoSuch), &[]),

@@ -75,11 +75,7 @@ impl SmContext {
             return None;
         }
         let &Exchange { to, tag, send, receive } = exchange;
-        let connection = self.peers.find(to)?;
-        let is_plain = connection.is_hot && connection.is_open();
-        if !is_plain {
-            return None;
-        }
+        let connection = self.peers.find(to).filter(|it| it.is_hot && it.is_open())?;
         let place = connection.receives.plain_place(tag)?;
         // The request first: it is on its way meanwhile. Its answer is not looked for before the next round.
         let mut sent = connection.send_inline(Kind::Request, message);

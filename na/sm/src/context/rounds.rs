@@ -160,8 +160,8 @@ impl SmContext {
             };
             let taken = connection.poll(&mut self.intake, done);
             total += taken;
-            if connection.fault.is_some() {
-                self.fault(peer);
+            if let Some(broken) = connection.fault {
+                self.end(peer, misbehaved(broken));
             } else if taken > 0 {
                 connection.empty_rounds = 0;
                 connection.is_streaming = false;
@@ -176,14 +176,6 @@ impl SmContext {
         total
     }
 
-    /// A peer has broken the protocol.
-    #[cold]
-    fn fault(&mut self, peer: Peer) {
-        if let Some(broken) = self.peers.find(peer).and_then(|it| it.fault) {
-            self.end(peer, misbehaved(broken));
-        }
-    }
-
     /// A hot connection has been empty for a while.
     #[cold]
     fn quiet(&mut self, at: usize, peer: Peer) {
@@ -196,16 +188,11 @@ impl SmContext {
         }
         if connection.empty_rounds >= PARK_ROUNDS {
             connection.empty_rounds = PARK_ROUNDS;
-            if self.hot.len() > 1 && self.is_another_busy() {
+            let mut hot = self.hot.iter().filter_map(|peer| self.peers.get(*peer));
+            if hot.any(|another| another.empty_rounds < QUIET_ROUNDS * 8) {
                 self.park_hot(at);
             }
         }
-    }
-
-    fn is_another_busy(&mut self) -> bool {
-        let Self { hot, peers, .. } = self;
-        hot.iter()
-            .any(|peer| peers.find(*peer).is_some_and(|it| it.empty_rounds < QUIET_ROUNDS * 8))
     }
 
     /// Polls a connection directly from now on.

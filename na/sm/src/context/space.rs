@@ -22,10 +22,7 @@ const PATIENCE: u32 = 1024;
 impl SmContext {
     /// Publishes what is queued for a peer; what remains waits for space. Says whether something moved.
     pub(crate) fn flush(&mut self, to: Peer) -> bool {
-        let Some(connection) = self.peers.find(to) else { return false };
-        if !connection.is_open() {
-            return false;
-        }
+        let Some(connection) = self.peers.find(to).filter(|it| it.is_open()) else { return false };
         self.has_leftovers = true;
         let had_several = connection.queues.iter().map(VecDeque::len).sum::<usize>() > 1;
         match connection.flush(&mut self.finished) {

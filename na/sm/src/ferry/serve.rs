@@ -48,8 +48,5 @@ fn verdict_on(ask: &Ask, regions: &Regions, place: &Memory) -> Verdict {
         Direction::Get => hg_na_memory::copy_between(near, far, u64::from(ask.len)),
         Direction::Put => hg_na_memory::copy_between(far, near, u64::from(ask.len)),
     };
-    match copied {
-        Ok(()) => Verdict::Done,
-        Err(_) => Verdict::Stale,
-    }
+    copied.map_or(Verdict::Stale, |()| Verdict::Done)
 }

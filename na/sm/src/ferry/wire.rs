@@ -119,10 +119,8 @@ impl Note {
                     Verdict::Denied(granted) => (2, u64::from(granted.bits())),
                     Verdict::Outside(size) => (3, *size),
                 };
-                (
-                    Word::new(Word::NOTE, ANSWER),
-                    [pair(*place as u64, status), argument, 0, 0, 0, 0, 0],
-                )
+                let place = pair(*place as u64, status);
+                (Word::new(Word::NOTE, ANSWER), [place, argument, 0, 0, 0, 0, 0])
             }
             Self::Rest => (Word::new(Word::NOTE, REST), [0; 7]),
         }
@@ -149,11 +147,8 @@ impl Note {
         let (index, generation) = split(second);
         let ends = (offset.checked_add(u64::from(rest)), start.checked_add(len));
         let (Some(end), Some(whole_end)) = ends else { return Err(Broken::Note) };
-        if !places_of(direction).contains(&place)
-            || rest > PIECE
-            || offset < start
-            || end > whole_end
-        {
+        let is_within = start <= offset && end <= whole_end;
+        if !is_within || rest > PIECE || !places_of(direction).contains(&place) {
             return Err(Broken::Note);
         }
         let (name, proof) = (RegionName { index, generation }, joined([low, high]));

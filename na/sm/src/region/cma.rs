@@ -187,8 +187,7 @@ fn one_call(direction: Direction, pid: i32, ours: &[Run], theirs: &[Run]) -> Res
     let [our_count, their_count] =
         [ours, theirs].map(|runs| libc::c_ulong::try_from(of_a_call(runs)).unwrap_or(0));
     // A run is laid out as the kernel's vector.
-    let (ours, theirs): (*const libc::iovec, *const libc::iovec) =
-        (ours.as_ptr().cast(), theirs.as_ptr().cast());
+    let [ours, theirs] = [ours, theirs].map(|runs| runs.as_ptr().cast::<libc::iovec>());
     let moved = match direction {
         Direction::Get => {
             // SAFETY:

@@ -13,7 +13,10 @@ use crate::os::mapping::{TABLE_SEALS, verify};
 
 /// The tables that are mapped, by their domains, and which file the memfd of each is, which no other is while it is mapped.
 #[derive(Debug, Default)]
-pub(crate) struct PeerTables(Mutex<FxHashMap<[u8; 16], (File, Weak<PeerTable>)>>);
+pub(crate) struct PeerTables(Mutex<FxHashMap<[u8; 16], Known>>);
+
+/// One that was mapped, and of which file.
+type Known = (File, Weak<PeerTable>);
 
 /// Device and inode: memfds are all of one device, but not everything that a peer can send.
 type File = (u64, u64);

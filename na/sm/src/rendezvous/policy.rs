@@ -69,8 +69,13 @@ impl Policy {
                 peer.uid
             ));
         }
-        let may = peer.uid == self.own || self.others.contains(&peer.uid);
-        if may { Ok(()) } else { Err(refusal(origin, target)) }
+        if peer.uid == self.own || self.others.contains(&peer.uid) {
+            return Ok(());
+        }
+        Err(format!(
+            "user {origin} may not connect to a process of user {target}: give the setting `{ALLOW_UID}` to both, \
+             `{origin}` to that process and `{target}` to the one that connects"
+        ))
     }
 }
 
@@ -82,13 +87,6 @@ fn is_mapped(map: &str, uid: u32) -> bool {
         let (first, count) = (first.unwrap_or(0), count.unwrap_or(0));
         (first..first.saturating_add(count)).contains(&u64::from(uid))
     })
-}
-
-fn refusal(origin: u32, target: u32) -> String {
-    format!(
-        "user {origin} may not connect to a process of user {target}: give the setting `{ALLOW_UID}` to both, \
-         `{origin}` to that process and `{target}` to the one that connects"
-    )
 }
 
 fn parse_uid(text: &str) -> Result<u32, Error> {

@@ -19,7 +19,7 @@ use std::{
     },
 };
 
-use hg_na::{Error, Frozen, Keeper, Memory, SharedBytes, ViewState};
+use hg_na::{Error, Frozen, Memory, SharedBytes, ViewState};
 use nix::{
     fcntl::SealFlag,
     unistd::{Whence, lseek},
@@ -163,7 +163,8 @@ impl TryFrom<Memory> for Buffer {
         if Pages::of(&memory).is_none_or(Pages::is_frozen) {
             return Err(memory);
         }
-        match Arc::try_unwrap(pages_of(memory)?) {
+        let pages: Arc<Pages> = memory.into_keeper()?.downcast().expect("looked at before");
+        match Arc::try_unwrap(pages) {
             Ok(pages) if pages.is_given() => Err(memory_of(Arc::new(pages))),
             pages => pages.map(Self).map_err(memory_of),
         }
@@ -179,11 +180,6 @@ impl ViewState for Pages {
     fn as_slice(&self) -> Option<&[u8]> {
         if self.is_elsewhere() { None } else { self.bytes.frozen() }
     }
-}
-
-fn pages_of(memory: Memory) -> Result<Arc<Pages>, Memory> {
-    let keeper: Keeper = memory.into_keeper()?;
-    Ok(keeper.downcast().expect("looked at before"))
 }
 
 fn memory_of(pages: Arc<Pages>) -> Memory {

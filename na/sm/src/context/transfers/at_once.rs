@@ -7,7 +7,7 @@
 
 use hg_na::{Begun, Error, Peer, Transit};
 
-use super::piece::Piece;
+use super::piece::{Piece, copy};
 use crate::{
     connection::BEGUN,
     context::SmContext,
@@ -55,7 +55,7 @@ impl SmContext {
             if !connection.is_open() || *ahead >= AHEAD_MAX {
                 break 'now None;
             }
-            let piece = Piece { near, claim, range, waiter };
+            let mut piece = Piece { near, claim, range, waiter };
             let pinned = match piece.admit(connection, by_kernel) {
                 Ok(Some(pinned)) => pinned,
                 Err(Error::Again) => break 'now None,
@@ -64,7 +64,7 @@ impl SmContext {
             *ahead += len;
             let wants_mapping = pinned.wants_mapping;
             if let Some(pages) = pinned.pages.filter(|_| len <= SHORT_MAX) {
-                let is_moved = piece.copy(pages).is_ok();
+                let is_moved = copy(&mut piece.near, range, pages).is_ok();
                 return if is_moved { Begun::Over } else { Begun::No }; // Posting it tells.
             }
             let Ok(carried) = piece.carry(pinned) else { return Begun::No };

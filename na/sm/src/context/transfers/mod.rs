@@ -63,12 +63,8 @@ impl SmContext {
             let (offset, len, size) = (remote.offset(), local.len(), remote.len());
             return Err(Error::OutOfRange { offset, len, size });
         }
-        SmRegion::of(local.region().as_ref())?.runs(
-            local.offset(),
-            0,
-            direction == Direction::Get,
-            &mut Vec::new(),
-        )?;
+        let near = SmRegion::of(local.region().as_ref())?;
+        near.runs(local.offset(), 0, direction == Direction::Get, &mut Vec::new())?;
         Ok((direction, RegionClaim::decode(remote.descriptor().opaque())?))
     }
 
@@ -102,17 +98,22 @@ impl SmContext {
     pub(crate) fn step_ferries(&mut self) -> bool {
         let mut moved = false;
         for peer in std::mem::take(&mut self.intake.ferries) {
-            let Some(connection) = self.peers.find(peer).filter(|it| it.is_open()) else {
-                continue;
-            };
+            let open = self.peers.find(peer).filter(|it| it.is_open());
+            let Some(connection) = open else { continue };
             let Connection { ferry, link: Some(link), .. } = connection else { continue };
             match ferry.round(link, &self.shared.regions, &mut self.finished) {
                 Ok(was_busy) => {
                     moved |= was_busy;
-                    if ferry.has_notes() {
+                    let has_notes = ferry.has_notes();
+                    let is_unwanted = connection.space == Space::Unwanted;
+                    connection.tell_room(&mut self.finished);
+                    connection.note_dirty(&mut self.dirty);
+                    if has_notes {
                         self.attend_ferry(peer);
                     }
-                    self.after_ferry(peer);
+                    if is_unwanted {
+                        self.look_for_space(peer);
+                    }
                 }
                 Err(broken) => {
                     moved = true;
@@ -121,16 +122,5 @@ impl SmContext {
             }
         }
         moved
-    }
-
-    /// Sees to it that a slot is waited for, and that touched pages are given back.
-    fn after_ferry(&mut self, peer: Peer) {
-        let Some(connection) = self.peers.find(peer) else { return };
-        connection.tell_room(&mut self.finished);
-        let is_unwanted = connection.space == Space::Unwanted;
-        connection.note_dirty(&mut self.dirty);
-        if is_unwanted {
-            self.look_for_space(peer);
-        }
     }
 }

@@ -78,12 +78,6 @@ impl<'near> Piece<'near, '_> {
         Ok(Some(Pinned { pin, link, pages, watch, wants_mapping }))
     }
 
-    /// Moves it here and now, through its mapping, while it is pinned.
-    #[inline(always)]
-    pub(super) fn copy(mut self, pages: &PeerPages) -> Result<(), Error> {
-        copy(&mut self.near, self.range, pages)
-    }
-
     /// To be moved without the context.
     ///
     /// # Errors
@@ -108,7 +102,11 @@ impl<'near> Piece<'near, '_> {
 
 /// Copies a piece that is pinned. No system call: a mapping belongs to its memfd, and no other process can ever be behind it.
 #[inline(always)]
-fn copy(near: &mut Near<'_>, (offset, len): (u64, u64), pages: &PeerPages) -> Result<(), Error> {
+pub(super) fn copy(
+    near: &mut Near<'_>,
+    (offset, len): (u64, u64),
+    pages: &PeerPages,
+) -> Result<(), Error> {
     let far = (&pages.memory, offset);
     // Whoever comes here is no forked child: the memory is there.
     match near {
