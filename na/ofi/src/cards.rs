@@ -87,7 +87,7 @@ impl Here<'_> {
 fn spread(local_rank: usize, near: usize, all: usize) -> usize {
     let places = (all / near).max(1);
     let lap = (1..=places).map(|it| it * near).find(|lap| lap % places == 0).unwrap_or(near);
-    let (mut sum, mut above) = (local_rank, local_rank / lap);
+    let (mut sum, mut above) = (local_rank % near, local_rank / lap);
     while above > 0 && near > 1 {
         (sum, above) = (sum + above % near, above / near);
     }
@@ -216,6 +216,9 @@ mod tests {
         assert_eq!(loads([0, 1, 4, 5, 8, 9, 12, 13].into_iter(), 2, 4), [4, 4]);
         // Round eight places, four of which have a card each: those without one take all of them.
         assert_eq!(loads([1, 3, 5, 7].into_iter(), 4, 4), [1; 4]);
+        // Whatever a launcher says.
+        let greatest = loads(usize::MAX - 5..=usize::MAX, 3, 6);
+        assert_eq!(greatest.iter().sum::<usize>(), 6);
     }
 
     #[test]

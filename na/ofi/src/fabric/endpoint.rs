@@ -140,6 +140,10 @@ impl Endpoint {
         let name = name_of(&ep)?;
         let is_copied = offer.provider == "shm" && library()?.version() < INBOXES_SINCE;
         let one_sided = (limits.caps & sys::RMA != 0).then(|| OneSided::new(limits, is_copied));
+        // What may fail comes before: of a struct that is half made, the domain would be closed before its endpoint.
+        let own = Near::announce(&name)?;
+        let inboxes = uses_inboxes(offer)?.then_some(0);
+        let lock = RegionLock::find(&offer.provider, library()?.version(), &name);
         let mut endpoint = Self {
             one_sided,
             sends: Sends::new(transmit.count(), queue_of(offer)),
@@ -159,12 +163,12 @@ impl Endpoint {
             descriptors: [0; 2],
             scratch: Box::new([0; INJECT_MAX]),
             wait_fd,
-            lock: RegionLock::find(&offer.provider, library()?.version(), &name),
+            lock,
             has_seen_death: false,
             locks: FxHashMap::default(),
-            own: Near::announce(&name)?,
+            own,
             near: FxHashMap::default(),
-            inboxes: uses_inboxes(offer)?.then_some(0),
+            inboxes,
             is_socket: is_socket(limits.address_format),
             name,
         };
