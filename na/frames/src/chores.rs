@@ -402,6 +402,8 @@ impl<T: Transport> FramedContext<T> {
         let (peer, connection) = (link.peer, &mut link.way.own);
         connection.lifeline = None;
         let before = mem::replace(&mut connection.phase, Phase::Ended);
+        // First, or the transport would count it with what the peer may reach.
+        link.initiator.take_untold().for_each(|lent| transport.revoke(lent));
         transport.part(peer, &mut connection.route, &reason, finished);
         if matches!(before, Phase::Greeting { .. } | Phase::Awaiting) {
             // Nobody here has heard of it.
@@ -409,8 +411,9 @@ impl<T: Transport> FramedContext<T> {
         }
         let is_over = transport.reaches_nothing(&reason);
         let lent = links.end(peer, &reason, finished);
-        lent.iter().filter(|it| is_over || !it.is_told).for_each(|it| transport.revoke(it.lent));
-        if !is_over {
+        if is_over {
+            lent.iter().for_each(|it| transport.revoke(it.lent));
+        } else {
             abandon(lent.into_iter().filter_map(|it| it.written));
         }
     }

@@ -340,9 +340,8 @@ impl<T: Transport> FramedContext<T> {
         if !link.way.own.is_busy && exchange::has_work(link) {
             list_busy(&mut link.way.own, place, busy);
         }
-        if parts.count::<T>(link) {
-            self.mind_parts();
-        }
+        parts.count::<T>(link);
+        self.mind_parts();
     }
 
     fn deliver(&mut self, place: u32, (lane, tag, message): Whole) {

@@ -1,7 +1,8 @@
 //! Memory of messages that have come in part.
 //!
 //! With what waits for admission it may take `max-held-mib`. While it takes more, those are sent away whose messages have stood still
-//! for [`STANDS`], who keep most first. Whoever's messages come on stays: of such there are as many as peers, of 33 KiB at most each.
+//! for [`STANDS`], who keep most first. Whoever's messages come on stays: of such there are as many as peers, of 33 KiB at most each. So
+//! does who has no credit for the rest, because his requests wait for admission: with one of 16 KiB in part.
 
 use std::{
     cmp::Reverse,
@@ -9,6 +10,7 @@ use std::{
 };
 
 use hg_na::GoneReason;
+use hg_na_link::Framed;
 
 use crate::context::{ASK_ROUNDS, FramedContext, Link, Transport};
 
@@ -39,22 +41,23 @@ pub(crate) struct Part {
 }
 
 impl Parts {
-    /// Counts anew what a connection has received in part; says whether that is another number than before.
+    /// Counts anew what a connection has received in part.
     #[inline]
-    pub(crate) fn count<T: Transport>(&mut self, link: &mut Link<T>) -> bool {
+    pub(crate) fn count<T: Transport>(&mut self, link: &mut Link<T>) {
         let bytes = link.way.lanes.in_part() as u64;
         let before = std::mem::replace(&mut link.way.own.part.bytes, bytes);
         self.bytes = self.bytes + bytes - before;
-        bytes != before
     }
 }
 
 impl<T: Transport> FramedContext<T> {
+    #[inline]
     fn holds_too_much(&self) -> bool {
         self.parts.bytes + self.links.held() > self.common.bounds.max_held
     }
 
-    /// More is kept: where it is too much, all are looked at in a while.
+    /// More is kept, in part or until it is admitted: where it is too much, all are looked at in a while.
+    #[inline]
     pub(crate) fn mind_parts(&mut self) {
         if self.parts.due.is_none() && self.holds_too_much() {
             self.parts.looks += 2;
@@ -80,7 +83,12 @@ impl<T: Transport> FramedContext<T> {
     /// Sends those away whose messages stand still, until there is memory again, and notes how far the others have come.
     fn look_at_parts(&mut self, now: Instant) {
         let look = self.parts.looks;
-        let some = self.links.iter().filter(|link| link.way.own.part.bytes > 0);
+        // Those that drain end soon, by themselves, and for their own reason.
+        let is_judged = |link: &&Link<T>| {
+            let Framed { own, lanes, .. } = &link.way;
+            own.part.bytes > 0 && own.is_open() && !lanes.are_kept_in_part()
+        };
+        let some = self.links.iter().filter(is_judged);
         let mut all: Vec<_> =
             some.map(|link| (Reverse(link.way.own.part.bytes), link.peer.index())).collect();
         all.sort_unstable();

@@ -86,13 +86,11 @@ pub struct Ended {
     pub lent: Option<usize>,
 }
 
-/// Memory that was lent for a transfer whose peer has gone.
+/// Memory that was lent for a transfer whose owner has gone, and was told of it.
 #[derive(Debug)]
 pub struct Lent {
     /// The transport's name of it.
     pub lent: usize,
-    /// The owner was told of it.
-    pub is_told: bool,
     /// It is written by the owner, and its operation has not ended before.
     pub written: Option<Arc<Entry>>,
 }
@@ -272,7 +270,13 @@ impl Initiator {
         Ok(Ended { completion, is_cut, lent: lent.map(|it| it.name) })
     }
 
-    /// The peer is gone: ends everything, in the order of posting as far as the owner knows of it. Gives what was lent.
+    /// Takes the names of what was lent for transfers of which the owner was not told: nobody reaches it, and it is to be revoked.
+    pub fn take_untold(&mut self) -> impl Iterator<Item = usize> {
+        self.waiting.iter_mut().filter_map(|it| it.lent.take()).map(|it| it.name)
+    }
+
+    /// The peer is gone: ends everything, in the order of posting as far as the owner knows of it. Gives what was lent; what
+    /// it was not told of was taken before ([`Initiator::take_untold`]).
     pub fn fail(&mut self, why: &GoneReason, done: &mut Vec<Completion>) -> Vec<Lent> {
         let gone = |reached| Some((Error::PeerGone(why.clone()), reached));
         let mut all = Vec::new();
@@ -280,13 +284,11 @@ impl Initiator {
             if let Some(lent) = lent {
                 let written = transfer.as_ref().filter(|_| !is_put);
                 let written = written.map(|it| Arc::clone(&it.entry));
-                all.push(Lent { lent: lent.name, is_told: true, written });
+                all.push(Lent { lent: lent.name, written });
             }
             done.extend(transfer.map(|transfer| transfer.end(gone(Reached::Unknown))));
         }
         for transfer in self.waiting.drain(..) {
-            let untold = |it: Loan| Lent { lent: it.name, is_told: false, written: None };
-            all.extend(transfer.lent.map(untold));
             done.push(transfer.end(gone(Reached::Never)));
         }
         self.streaming.clear();

@@ -31,9 +31,12 @@ pub struct Lanes {
     told: [u16; LANES],
     /// By [`Lane::place`].
     partial: [Vec<u8>; 3],
-    /// Bytes of parts that have come so far.
+    /// How far messages in part have come so far ([`Lanes::in_parts`]).
     in_parts: u64,
 }
+
+/// A message of several frames that is whole has come on by so much at least, however short it is.
+const WHOLE: u64 = 4096;
 
 impl Lanes {
     /// Whether a lane has a credit left.
@@ -133,7 +136,7 @@ impl Lanes {
         } else {
             let mut whole = std::mem::take(before);
             whole.extend(content);
-            self.in_parts += content.len() as u64;
+            self.in_parts += WHOLE + content.len() as u64;
             Message::from(whole)
         };
         Ok(Some((lane, header.tag, message)))
@@ -152,10 +155,23 @@ impl Lanes {
         self.partial.iter().map(Vec::len).sum()
     }
 
-    /// Bytes that have come so far of messages of several frames.
+    /// How far messages of several frames have come: by their bytes, and by 4 KiB with each that is whole.
     #[must_use]
     pub fn in_parts(&self) -> u64 {
         self.in_parts
+    }
+
+    /// Whether this side alone keeps messages from being whole: the other one has no credit for the rest of any, and is owed none. What it
+    /// is owed leaves at once, if it takes anything.
+    #[must_use]
+    pub fn are_kept_in_part(&self) -> bool {
+        let is_kept = |place: usize| {
+            let (Frames { received, taken, .. }, told) = (self.lanes[place], self.told[place]);
+            received.wrapping_sub(told) >= WINDOW && taken.wrapping_sub(told) < WINDOW / 2
+        };
+        let mut in_part =
+            self.partial.iter().enumerate().filter(|(_, partial)| !partial.is_empty()).peekable();
+        in_part.peek().is_some() && in_part.all(|(place, _)| is_kept(place))
     }
 
     /// No message will be whole any more.
@@ -216,5 +232,35 @@ mod tests {
         let full = vec![0; MESSAGE_MAX];
         assert!(other.assemble(&part, &full).unwrap().is_none());
         assert!(other.assemble(&last, b"x").is_err());
+    }
+
+    #[test]
+    fn who_has_no_credit_for_the_rest_of_a_message_is_kept_from_ending_it() {
+        let (one, mut other) = (Lanes::default(), Lanes::default());
+        let last = one.header(Kind::Unexpected, 0, false);
+        let part = one.header(Kind::Unexpected, 0, true);
+        assert!(!other.are_kept_in_part());
+        // Nobody takes what is whole.
+        for _ in 1..WINDOW {
+            other.came(&last).unwrap();
+        }
+        assert!(!other.are_kept_in_part());
+        other.came(&part).unwrap();
+        assert!(other.assemble(&part, b"x").unwrap().is_none());
+        assert!(other.are_kept_in_part(), "that it was taken is not told");
+        // For the rest of another one it has credits.
+        let expected = one.header(Kind::Expected, 0, true);
+        other.came(&expected).unwrap();
+        assert!(other.assemble(&expected, b"x").unwrap().is_none());
+        assert!(!other.are_kept_in_part());
+        let expected = one.header(Kind::Expected, 0, false);
+        assert!(other.assemble(&expected, b"x").unwrap().is_some());
+        assert!(other.are_kept_in_part());
+        // Who takes no credits is not kept.
+        (0..WINDOW / 2).for_each(|_| other.took(2));
+        assert!(!other.are_kept_in_part());
+        let credit = other.header(Kind::Credit, 0, false);
+        other.left(&credit);
+        assert!(!other.are_kept_in_part());
     }
 }

@@ -446,7 +446,9 @@ impl Transport for Verbs {
         }
         context.transport.see_off(&ways);
         for place in all {
-            let Some(link) = context.links.at(place) else { continue };
+            let VerbsContext { links, transport, .. } = context;
+            let Some(link) = links.at(place) else { continue };
+            link.initiator.take_untold().for_each(|lent| transport.revoke(lent));
             let (peer, route) = (link.peer, mem::take(&mut link.way.own.route));
             if context.transport.ends(route, false) {
                 let lent = context.links.end(peer, &GoneReason::Closed, &mut Vec::new());

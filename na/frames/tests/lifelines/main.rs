@@ -10,12 +10,17 @@ use std::{
     io::{ErrorKind, Read as _},
     net::TcpListener,
     os::unix::net::UnixListener,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use hg_na::{Address, Completion, Context as _, GoneReason, Message, Op, QUIET};
+use hg_na::{
+    Address, Completion, Context as _, GoneReason, Memory, Message, Op, QUIET, Region, Rights,
+};
 use hg_na_frames::lifeline::{Lifeline, Place};
 use hg_na_link::Record;
+use hg_na_memory::ForkGuard;
+use hg_na_parts::regions::{Regions, ServedRegion};
 use watchdog::in_time;
 
 use crate::nowhere::{Name, Raw, named, open, round, socket};
@@ -94,6 +99,28 @@ fn what_is_said_behind_a_refusal_opens_nothing() {
     };
     assert_eq!(reason, GoneReason::Refused("after all".into()));
     assert!(end.links.is_empty());
+}
+
+/// Nobody reaches it: the transport does not count it with what a peer may still write to.
+#[test]
+fn memory_of_which_a_peer_was_not_told_is_taken_back_before_its_way_is_let_go_of() {
+    let name = named("untold");
+    let mut end = open(&name, 10);
+    let mut raw = Raw::connect(&name);
+    assert_eq!(raw.hear(&mut end), Record::Welcome(Name));
+    let [from] = end.connected()[..] else { panic!("one is connected") };
+    end.transport.lends = true;
+    let regions = Arc::new(Regions::new(Arc::new(ForkGuard::new().unwrap())).unwrap());
+    let memory = Memory::from(vec![0; 1 << 20]);
+    let region = ServedRegion::register(&regions, memory, Rights::all()).unwrap();
+    let region = Region::new(region);
+    let remote = region.descriptor().slice(0, 1 << 20).unwrap();
+    let local = region.slice(0, 1 << 20).unwrap();
+    assert!(end.post(1, Op::Get { from, local, remote }).is_ok());
+    round(&mut end);
+    assert_eq!(end.transport.log, ["lent"]);
+    end.forget(from);
+    assert_eq!(end.transport.log, ["lent", "revoked", "parted"]);
 }
 
 #[test]

@@ -40,6 +40,10 @@ pub(crate) struct Nowhere {
     waiter: Arc<FramesWaiter>,
     /// Lifelines cannot be watched.
     pub(crate) is_full: bool,
+    /// Memory is lent, and no frame is taken.
+    pub(crate) lends: bool,
+    /// What was lent, taken back, and let go of.
+    pub(crate) log: Vec<&'static str>,
 }
 
 /// Places that an address still leads to.
@@ -54,8 +58,8 @@ impl Carrier for Nowhere {
 
     const MOVE_MAX: u64 = 1;
 
-    fn is_again(_: &ErrorKind) -> bool {
-        false
+    fn is_again(fault: &ErrorKind) -> bool {
+        *fault == ErrorKind::WouldBlock
     }
 
     fn room(&self, _: &Self::Own) -> usize {
@@ -69,12 +73,15 @@ impl Carrier for Nowhere {
         len: usize,
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<Option<usize>, ErrorKind> {
+        if self.lends {
+            return Err(ErrorKind::WouldBlock);
+        }
         assert!(fill(&mut vec![0; len]));
         Ok(None)
     }
 
     fn may_lend(&self, _: &Self::Own, _: bool) -> bool {
-        false
+        self.lends
     }
 
     fn lend(
@@ -84,10 +91,13 @@ impl Carrier for Nowhere {
         _: hg_na::Segment,
         _: bool,
     ) -> Result<(usize, Grant), ErrorKind> {
-        Err(ErrorKind::Unsupported)
+        self.log.push("lent");
+        Ok((0, Grant { key: 0, address: 0 }))
     }
 
-    fn revoke(&mut self, _: usize) {}
+    fn revoke(&mut self, _: usize) {
+        self.log.push("revoked");
+    }
 
     fn move_run(
         &mut self,
@@ -141,7 +151,9 @@ impl Transport for Nowhere {
         Ok(())
     }
 
-    fn part(&mut self, _: Peer, _: &mut Ways, _: &GoneReason, _: &mut Vec<Completion>) {}
+    fn part(&mut self, _: Peer, _: &mut Ways, _: &GoneReason, _: &mut Vec<Completion>) {
+        self.log.push("parted");
+    }
 
     fn reaches_nothing(&self, _: &GoneReason) -> bool {
         true
@@ -207,7 +219,8 @@ pub(crate) fn open(name: &str, max_peers: usize) -> End {
     let address = Address::new(&format!("nowhere://{name}")).unwrap();
     let listener = Listener::bind(&Place::Local(name.into()), true, &address).unwrap();
     let waiter = Arc::new(FramesWaiter::new(Arc::clone(&common.guard), &[], true).unwrap());
-    let transport = Nowhere { waiter: Arc::clone(&waiter), is_full: false };
+    let transport =
+        Nowhere { waiter: Arc::clone(&waiter), is_full: false, lends: false, log: Vec::new() };
     FramedContext::new(common, (0, address), (transport, waiter), vec![listener]).unwrap()
 }
 

@@ -344,6 +344,9 @@ impl End {
             let failure = (Error::PeerGone(reason.clone()), Reached::Unknown);
             self.done.push(sending.end(Some(failure)));
         }
+        if let Some(link) = self.links.find(peer) {
+            link.initiator.take_untold().for_each(|lent| self.card.revoke(lent));
+        }
         for lent in self.links.end(peer, reason, &mut self.done) {
             self.card.revoke(lent.lent);
         }
