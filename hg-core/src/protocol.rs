@@ -416,7 +416,7 @@ impl Protocol {
                 self.operations.handle_refused(id, Failure::PeerGone { reason, started });
             }
         }
-        self.serves.shrink();
+        self.serves.handle_change(peer);
     }
 
     /// The transport has room at a peer: hands on what waits for that.
@@ -429,7 +429,7 @@ impl Protocol {
                 self.backlog.hand_on(context.as_mut(), which, now, &self.operations)
             {
                 if owner == Owner::Nobody {
-                    self.serves.shrink();
+                    self.serves.handle_change(peer);
                 }
                 match (posted, owner) {
                     (Posted::Accepted(op), Owner::Call(id, half)) => {

@@ -21,7 +21,7 @@ mod stall;
 mod verdicts;
 
 use std::{
-    collections::{VecDeque, hash_map::Entry},
+    collections::{BTreeSet, VecDeque, hash_map::Entry},
     time::{Duration, Instant},
 };
 
@@ -83,15 +83,16 @@ pub struct Serves {
     at_ease: usize,
     /// Whether admission is to be looked at.
     is_due: bool,
-    /// What has no room yet, by origin, in turn.
-    held: VecDeque<(Peer, Held)>,
+    /// What has no room yet, by origin; and those origins, in turn.
+    held: FxHashMap<Peer, Held>,
+    turns: VecDeque<Peer>,
     admission_open: bool,
-    /// Origins that have as much as they may, to be looked at.
-    grown: Vec<Peer>,
-    /// Origins that are not admitted.
-    shut: Vec<Peer>,
-    /// Somebody has less than before.
-    has_shrunk: bool,
+    /// Origins of which something has changed, to be looked at.
+    changed: Vec<Peer>,
+    /// Origins that are not admitted. Of those that have their share, how much that was when they were last looked at.
+    shut: FxHashMap<Peer, Option<u64>>,
+    /// The latter, in the order in which they are within their shares again.
+    full: BTreeSet<(u64, Peer)>,
     /// Origins that have hung up, and of which something may still come; whether they are gone, and only held requests are left.
     hung_up: FxHashMap<Peer, bool>,
     /// Requests whose handlers run longer than one round of progress, or have asked for their token.
@@ -118,11 +119,12 @@ impl Serves {
             reject_above,
             shares: Shares::new(max.max(1) as u64),
             at_ease: 0,
-            held: VecDeque::new(),
+            held: FxHashMap::default(),
+            turns: VecDeque::new(),
             admission_open: true,
-            grown: Vec::new(),
-            shut: Vec::new(),
-            has_shrunk: false,
+            changed: Vec::new(),
+            shut: FxHashMap::default(),
+            full: BTreeSet::new(),
             is_due: false,
             hung_up: FxHashMap::default(),
             running: FxHashMap::default(),
@@ -163,31 +165,46 @@ impl Serves {
             self.admission_open = open;
             return Some(Admission::Of(open));
         }
-        while let Some(peer) = self.grown.pop() {
-            let is_admitted = self.is_admitted(peer) && takes(peer);
-            if !is_admitted && !self.shut.contains(&peer) {
-                self.shut.push(peer);
-                return Some(Admission::OfPeer(peer, false));
+        while let Some(peer) = self.changed.pop() {
+            if let Some(change) = self.look_at(peer, &takes) {
+                return Some(change);
             }
         }
-        if self.has_shrunk {
-            let admitted = |peer: &Peer| self.is_admitted(*peer) && takes(*peer);
-            if let Some(at) = self.shut.iter().position(admitted) {
-                return Some(Admission::OfPeer(self.shut.swap_remove(at), true));
+        while let Some(&(had, peer)) = self.full.first()
+            && had < self.shares.left()
+        {
+            if let Some(change) = self.look_at(peer, &takes) {
+                return Some(change);
             }
-            self.has_shrunk = false;
         }
         self.is_due = !self.admission_open;
         None
     }
 
-    fn is_admitted(&self, peer: Peer) -> bool {
-        self.shares.admits(peer, 1) && !self.is_held(peer)
+    /// Whether one origin is admitted now, if it was not before, or the other way about.
+    fn look_at(&mut self, peer: Peer, takes: impl Fn(Peer) -> bool) -> Option<Admission> {
+        let was_open = !self.open(peer);
+        let has = (!self.shares.admits(peer, 1)).then(|| self.shares.of(peer));
+        let is_open = has.is_none() && !self.is_held(peer) && takes(peer);
+        if !is_open {
+            self.shut.insert(peer, has);
+            self.full.extend(has.map(|has| (has, peer)));
+        }
+        (is_open != was_open).then_some(Admission::OfPeer(peer, is_open))
+    }
+
+    /// An origin is not among those any more that are not admitted; says whether it was.
+    fn open(&mut self, peer: Peer) -> bool {
+        let had = self.shut.remove(&peer);
+        if let Some(Some(had)) = had {
+            self.full.remove(&(had, peer));
+        }
+        had.is_some()
     }
 
     /// Whether anything of this origin is held.
     fn is_held(&self, peer: Peer) -> bool {
-        self.held.iter().any(|(of, _)| *of == peer)
+        self.held.contains_key(&peer)
     }
 
     /// Whether there is room for one more request of this origin, as if all of this round were its own.
@@ -198,13 +215,12 @@ impl Serves {
 
     /// Keeps a request for which [`Arrival::Hold`] was said `now`.
     pub fn hold(&mut self, from: Peer, message: Message, now: Instant) {
-        let held = (message, now);
-        match self.held.iter_mut().find(|(of, _)| *of == from) {
-            Some((_, messages)) => messages.push_back(held),
-            None => {
-                self.held.push_back((from, VecDeque::from([held])));
-                self.grow(from);
-            }
+        let messages = self.held.entry(from).or_default();
+        let is_first = messages.is_empty();
+        messages.push_back((message, now));
+        if is_first {
+            self.turns.push_back(from);
+            self.handle_change(from);
         }
         self.set_ease();
     }
@@ -219,19 +235,22 @@ impl Serves {
     /// Whether [`Serves::take_held`] gives anything.
     #[must_use]
     pub fn can_take_held(&self) -> bool {
-        self.held.iter().any(|(peer, _)| self.has_room(*peer))
+        self.turns.iter().any(|peer| self.has_room(*peer))
     }
 
     /// Takes a request for which there is room `now`, and says what to do with it. The time that it was held is not left to it any
     /// more.
     pub fn take_held(&mut self, now: Instant) -> Option<(Peer, Message, Arrival)> {
-        let at = self.held.iter().position(|(peer, _)| self.has_room(*peer))?;
-        let (from, mut messages) = self.held.remove(at)?;
+        let at = self.turns.iter().position(|peer| self.has_room(*peer))?;
+        let from = self.turns.remove(at)?;
+        let messages = self.held.get_mut(&from)?;
         let (mut message, since) = messages.pop_front()?;
         subtract_remaining(&mut message, now.saturating_duration_since(since));
         let is_last = messages.is_empty();
-        if !is_last {
-            self.held.push_back((from, messages));
+        if is_last {
+            self.held.remove(&from);
+        } else {
+            self.turns.push_back(from);
         }
         let arrival = self.begin(from, message.as_slice());
         let is_gone = self.hung_up.get(&from) == Some(&true);
@@ -239,7 +258,7 @@ impl Serves {
             self.remember(from, header.id); // Before its handler starts that may be forgotten.
         }
         if is_last {
-            self.shrink();
+            self.handle_change(from);
             if is_gone {
                 self.hung_up.remove(&from);
             }
@@ -248,29 +267,18 @@ impl Serves {
         Some((from, message, arrival))
     }
 
-    /// An answer to this peer, or a control message, waits for room.
-    pub fn handle_waiting(&mut self, peer: Peer) {
-        if !self.grown.contains(&peer) {
-            self.grow(peer);
+    /// Whether a peer is admitted is to be looked at: it takes its answers or not, or has more or less than before.
+    pub fn handle_change(&mut self, peer: Peer) {
+        if self.changed.last() != Some(&peer) {
+            self.changed.push(peer);
+            self.is_due = true;
         }
-    }
-
-    /// A peer has more than before.
-    fn grow(&mut self, peer: Peer) {
-        self.grown.push(peer);
-        self.is_due = true;
-    }
-
-    /// Somebody has less than before, or an answer waits for room no more.
-    pub(crate) fn shrink(&mut self) {
-        self.has_shrunk |= !self.shut.is_empty();
-        self.is_due |= self.has_shrunk;
     }
 
     fn take_share(&mut self, peer: Peer) {
         self.shares.take(peer, 1);
         if !self.shares.admits(peer, 1) {
-            self.grow(peer);
+            self.handle_change(peer);
         }
         self.set_ease();
     }
@@ -278,7 +286,10 @@ impl Serves {
     fn give_share(&mut self, peer: Peer) {
         self.shares.give(peer, 1);
         self.watch.handle_end(peer);
-        self.shrink();
+        if self.shut.contains_key(&peer) {
+            self.handle_change(peer);
+        }
+        self.is_due |= !self.full.is_empty();
         self.set_ease();
     }
 
@@ -506,8 +517,8 @@ impl Serves {
             self.hung_up.remove(&peer);
         }
         self.set_ease();
-        self.shut.retain(|shut| *shut != peer);
-        self.grown.retain(|grown| *grown != peer);
+        self.open(peer);
+        self.changed.retain(|changed| *changed != peer);
         self.repeating.retain(|repeating| *repeating != peer);
     }
 
@@ -521,13 +532,14 @@ impl Serves {
     ) {
         self.early_cancels.forget(peer);
         self.hung_up.insert(peer, false);
-        self.held.retain_mut(|(of, messages)| {
-            if *of == peer {
-                messages.retain(|(message, _)| is_one_way(message.as_slice()));
+        if let Some(messages) = self.held.get_mut(&peer) {
+            messages.retain(|(message, _)| is_one_way(message.as_slice()));
+            if messages.is_empty() {
+                self.held.remove(&peer);
+                self.turns.retain(|it| *it != peer);
             }
-            !messages.is_empty()
-        });
-        self.shrink();
+            self.handle_change(peer);
+        }
         self.set_ease();
         for id in arrived {
             self.remember(peer, id);
@@ -541,6 +553,7 @@ impl Serves {
         self.is_closed = true;
         self.arrived = 0;
         self.held.clear();
+        self.turns.clear();
         self.running.values_mut().for_each(|running| running.cancel(deferred));
     }
 }

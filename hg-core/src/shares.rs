@@ -39,6 +39,13 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         self.of.get(&who).copied().unwrap_or(0)
     }
 
+    /// What nobody holds.
+    #[inline]
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.max.saturating_sub(self.total)
+    }
+
     /// The largest amount that anybody is ever admitted with: a half, rounded up.
     #[must_use]
     pub fn piece_max(&self) -> u64 {
@@ -48,9 +55,8 @@ impl<K: Copy + Eq + Hash> Shares<K> {
     /// Whether one may take so much more: before the last unit of it is taken, it holds less than is left.
     #[must_use]
     pub fn admits(&self, who: K, amount: u64) -> bool {
-        let left = self.max.saturating_sub(self.total);
         let Some(before_last) = amount.checked_sub(1) else { return true };
-        let left_then = left.checked_sub(before_last);
+        let left_then = self.left().checked_sub(before_last);
         left_then.is_some_and(|left| self.of(who).saturating_add(amount) <= left)
     }
 

@@ -54,7 +54,7 @@ impl Protocol {
         let token = Owner::Nobody.quiet_token();
         match self.backlog.post(context.as_mut(), token, op) {
             Posted::Accepted(_) => {}
-            Posted::Waits(_) => self.serves.handle_waiting(peer),
+            Posted::Waits(_) => self.serves.handle_change(peer),
             Posted::Refused(op, error) => {
                 handle_untaken(&mut self.kept, &mut self.deferred, &op, &error);
                 if let Op::SendExpected { tag, message, .. } = &op

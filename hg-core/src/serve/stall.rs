@@ -72,15 +72,12 @@ impl Serves {
 
     /// When [`Serves::handle_timeout`] wants to be called.
     pub fn next_notice(&mut self, now: Instant) -> Option<Instant> {
-        if self.shut.is_empty() {
-            self.watch.of = None;
-            return None;
-        }
         // One that does not take its answers is shut, too.
         let has_share = |peer: &Peer| !self.shares.admits(*peer, 1);
-        let is_shut = |peer| self.shut.contains(&peer) && has_share(&peer);
-        if self.watch.of.is_none_or(|(peer, _)| !is_shut(peer)) {
-            self.watch.of = self.shut.iter().copied().find(has_share).map(|peer| (peer, now));
+        if self.watch.of.is_none_or(|(peer, _)| !self.shut.contains_key(&peer) || !has_share(&peer))
+        {
+            let most = self.full.last().map(|(_, peer)| *peer);
+            self.watch.of = most.filter(has_share).map(|peer| (peer, now));
             self.watch.is_told = false;
         }
         let (_, since) = self.watch.of.filter(|_| !self.watch.is_told)?;

@@ -1,5 +1,7 @@
 //! Admission, cancellation and the end of origins.
 
+use std::cell::Cell;
+
 use super::*;
 use crate::rpc::RpcId;
 
@@ -67,15 +69,38 @@ fn an_origin_that_has_its_share_waits_and_others_are_served() {
 #[test]
 fn an_origin_that_takes_no_answers_is_not_admitted_and_others_are() {
     let mut serves = Serves::new(2, None);
-    (0..100).for_each(|_| serves.handle_waiting(ORIGIN));
+    (0..100).for_each(|_| serves.handle_change(ORIGIN));
     let takes = |takes: bool| move |_| takes;
     assert_eq!(serves.poll_admission(takes(false)), Some(Admission::OfPeer(ORIGIN, false)));
     assert_eq!(serves.poll_admission(takes(false)), None);
-    serves.shrink();
+    serves.handle_change(ORIGIN);
     assert_eq!(serves.poll_admission(takes(false)), None);
-    serves.shrink();
+    serves.handle_change(ORIGIN);
     assert_eq!(serves.poll_admission(takes(true)), Some(Admission::OfPeer(ORIGIN, true)));
     assert_eq!(serves.in_service(), 0);
+}
+
+#[test]
+fn who_takes_no_answers_costs_the_others_nothing_when_something_of_theirs_ends() {
+    let (mut serves, looks) = (Serves::new(8, None), Cell::new(0));
+    let takes = |peer: Peer| {
+        looks.set(looks.get() + 1);
+        peer == ORIGIN
+    };
+    let poll = |serves: &mut Serves| {
+        looks.set(0);
+        let admissions = std::iter::from_fn(|| serves.poll_admission(takes)).count();
+        (admissions, looks.get())
+    };
+    let hung = (0..1000).map(|index| Peer::new(10 + index, 1));
+    hung.for_each(|peer| serves.handle_change(peer));
+    assert_eq!(poll(&mut serves).0, 1000);
+    for id in 0..10 {
+        begin(&mut serves, ORIGIN, id);
+        assert!(serves.end(ORIGIN, id));
+        let (admissions, looks) = poll(&mut serves);
+        assert!(admissions == 0 && looks <= 2, "{admissions} changes, {looks} looks");
+    }
 }
 
 #[test]
