@@ -11,7 +11,7 @@
 //! | [`serve`] | the target's side: admission, cancellation |
 //! | [`kept`] | memory that peers take: before a call is served, before a result is read |
 //! | [`backlog`] | what waits for room in the transport |
-//! | [`shares`] | fair shares of a limit |
+//! | [`shares`], [`budget`] | fair shares of a limit; bytes of large arguments, in turn |
 //! | [`protocol`] | all of these for one context of the transport |
 //! | [`error`] | how a call can fail |
 //!
@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod backlog;
+pub mod budget;
 pub mod cancel;
 pub mod codec;
 pub mod deferred;

@@ -10,6 +10,7 @@
 //! | requests in service | [`Limits::in_service_max`], a fair share of it | nothing more is taken from it |
 //! | answers that it does not take | [`Limits::backlog_bytes_max`] beside requests, a fair share of it | a refusal instead ([`Status::Rejected`]), unless it is short; nothing more is taken from it while any wait |
 //! | large arguments of one-way calls that it has not pulled | [`Limits::backlog_bytes_max`], a fair share of it | a one-way call is refused |
+//! | large arguments of its own that were pulled and are not served yet | [`Limits::results_bytes_max`], a fair share of it, in turn ([`crate::budget`]) | they are pulled later |
 //! | large results that it has not pulled | [`Limits::results_bytes_max`], a fair share of it | the result is refused |
 //!
 //! A fair share is what [`crate::shares`] says: no more than is left for all others, so a half at most, also in one piece. So a peer
@@ -32,6 +33,7 @@ use self::answers::handle_untaken;
 pub use self::{answers::status_message, limits::Limits};
 use crate::{
     backlog::{Backlog, Posted},
+    budget::Budget,
     deferred::Deferred,
     error::{Failure, Started, Status, bounded_text},
     header::{Header, Kind, PREFIX_LEN},
@@ -74,6 +76,8 @@ pub struct Protocol {
     pub serves: Serves,
     /// What peers have not pulled yet.
     pub kept: Kept,
+    /// For large arguments that were pulled and are not served yet.
+    pub budget: Budget,
     /// Of peers that were looked up, for people to read.
     pub addresses: FxHashMap<Peer, Address>,
     backlog: Backlog,
@@ -110,6 +114,7 @@ impl Protocol {
             operations: Operations::new(limits.calls_max),
             serves: Serves::new(limits.in_service_max, limits.reject_above),
             kept: Kept::new(limits.backlog_bytes_max, limits.results_bytes_max),
+            budget: Budget::new(limits.results_bytes_max, now),
             addresses: FxHashMap::default(),
             backlog: Backlog::new(limits.backlog_bytes_max, limits.calls_max),
             deferred: Deferred::default(),
@@ -464,6 +469,7 @@ impl Protocol {
             |peer| context.as_mut().is_none_or(|context| context.was_connected(peer));
         self.operations.handle_timeout(self.now, was_connected);
         self.kept.arguments.handle_timeout(self.now, &mut self.deferred);
+        self.budget.handle_timeout(self.now, &mut self.deferred);
         if let Some(stalled) = self.serves.handle_timeout(self.now) {
             self.log_stalled(&stalled);
         }
@@ -553,7 +559,8 @@ impl Protocol {
         let of_context = context.next_deadline();
         let (of_calls, of_kept) =
             (self.operations.next_deadline(), self.kept.arguments.next_deadline());
-        let deadlines = [of_calls, of_kept, self.serves.next_notice(self.now), of_context];
+        let (of_budget, notice) = (self.budget.next_deadline(), self.serves.next_notice(self.now));
+        let deadlines = [of_calls, of_kept, of_budget, notice, of_context];
         Some(deadlines.into_iter().flatten().min())
     }
 

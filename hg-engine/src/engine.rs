@@ -516,6 +516,12 @@ impl Engine {
         self.sum(|state| state.protocol.kept.len())
     }
 
+    /// Bytes of large arguments, of this context or all, that were pulled and are not served yet.
+    #[must_use]
+    pub fn large_in_service_bytes(&self) -> usize {
+        self.sum(|state| usize::try_from(state.protocol.budget.total()).unwrap_or(usize::MAX))
+    }
+
     /// Bytes of calls and answers, of this context or all, that wait because their peers take nothing
     /// ([`Builder::backlog_bytes_max`](crate::Builder::backlog_bytes_max)).
     #[must_use]

@@ -19,7 +19,7 @@
 //! | `pool`, `spawn` | threads for what may block; runtimes of users |
 //! | `deferred`, `contain` | what of a user's is never run or dropped under a lock; its panics |
 //! | `inside` | which handlers a thread is inside of, and whether it may wait there |
-//! | `budget`, `large`, `frozen`, `failure`, `settings`, `schemes` | bytes of large arguments; where large bytes, and frozen memory among arguments, are; why a call was not made; what an engine is opened with |
+//! | `large`, `frozen`, `failure`, `settings`, `schemes` | where large bytes, and frozen memory among arguments, are; why a call was not made; what an engine is opened with |
 //! | `lock`, `thread_number` | locks that a forked child can go on with; which context a thread takes |
 //! | `platform` | clock, threads, parking: the machine, or a simulation |
 //! | `interrupts` | what a simulation does at locks |
@@ -32,7 +32,6 @@
 
 mod arriving;
 mod background;
-mod budget;
 mod builder;
 mod bulk;
 mod call;

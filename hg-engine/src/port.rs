@@ -50,7 +50,6 @@ pub(crate) use self::{
 };
 use crate::{
     background::Background,
-    budget::Budget,
     contain::contain,
     followers::Followers,
     lock::{self, Mutex, MutexGuard},
@@ -229,8 +228,6 @@ pub(crate) struct Port {
     /// the role, and taken back under the state's lock.
     pub(crate) starting: AtomicU64,
     pub(crate) waiter: Arc<dyn Waiter>,
-    /// For large arguments that were pulled and are not served yet.
-    pub(crate) budget: Arc<Budget>,
     pub(crate) background: Background,
     /// Futures of handlers that a runtime has.
     pub(crate) guests: Guests,
@@ -257,7 +254,6 @@ impl Port {
         // Relaxed: nobody closes one yet.
         shared.open_ports.fetch_add(1, Ordering::Relaxed);
         let waiter = context.waiter();
-        let budget = Arc::new(Budget::new(shared.settings.limits.results_bytes_max));
         let address = context.address().clone();
         let scheme = address.scheme().into();
         let work = Work {
@@ -287,7 +283,6 @@ impl Port {
             state: Mutex::new(state),
             starting: AtomicU64::new(0),
             waiter,
-            budget,
             background: Background::default(),
             guests: Guests::default(),
             sleeping: AtomicBool::new(false),

@@ -16,8 +16,10 @@ use std::{
 
 use hg_bulk::{Descriptor, TransferError};
 use hg_core::{
+    budget::Part,
     error::Status,
     header::{Header, Kind},
+    protocol::Protocol,
     rpc::ServeKind,
 };
 use hg_na::{Error, Frozen, Message, SharedBytes, arriving};
@@ -27,9 +29,7 @@ use super::{
     places::{self, Ended},
 };
 use crate::{
-    Request,
-    budget::Share,
-    frozen,
+    Request, frozen,
     inside::{Inside, in_handler},
     large::{Bound, Claim, check_len},
     pending::{Pending, PortRef},
@@ -149,6 +149,44 @@ impl Drop for Lender {
     }
 }
 
+/// A part of the budget of bytes, or a place in the queue for one. Dropped, it gives up the one or the other.
+struct Share {
+    port: Arc<Port>,
+    number: u64,
+    part: Part,
+}
+
+impl Share {
+    fn ask(port: &Arc<Port>, origin: hg_na::Peer, len: u64) -> Self {
+        let part = Part { origin, len };
+        let number = port.enter_state().map_or(0, |mut state| {
+            let Protocol { budget, deferred, .. } = &mut state.protocol;
+            budget.ask(part, deferred)
+        });
+        Self { port: Arc::clone(port), number, part }
+    }
+
+    /// Ready once its turn has come.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        // A user's: cloned before the lock, and dropped after it.
+        let mut waker = Some(context.waker().clone());
+        let state = self.port.enter_state();
+        let waits = state.is_some_and(|mut it| it.protocol.budget.waits(self.number, &mut waker));
+        if waits { Poll::Pending } else { Poll::Ready(()) }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if let Some(mut state) = self.port.enter_state() {
+            let Protocol { budget, deferred, .. } = &mut state.protocol;
+            budget.end(self.number, self.part, deferred);
+            drop(state);
+            self.port.notify();
+        }
+    }
+}
+
 /// Polls a future to its end in a thread that may block.
 fn block_on<F: Future>(platform: &dyn Platform, mut future: Pin<&mut F>) -> F::Output {
     let woken = Arc::new(Woken { is_woken: AtomicBool::new(false), thread: platform.current() });
@@ -204,7 +242,7 @@ impl Taking<'_> {
         if is_copied {
             // There is never room for more.
             self.check("the arguments", len, Bound::Held)?;
-            let share = share.insert(self.port.budget.share(self.request.due.origin, len));
+            let share = share.insert(Share::ask(self.port, self.request.due.origin, len));
             self.unless_over(|context| share.poll(context)).await?;
         }
         let mut arguments = lent.here;
