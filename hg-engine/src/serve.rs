@@ -14,7 +14,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::Poll,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use hg_core::{
@@ -92,54 +92,10 @@ impl Service for Server {
     fn serve_one<'p>(
         &mut self,
         port: &'p Arc<Port>,
-        &Ticket { from: origin, ref header, payload, .. }: &Ticket,
+        ticket: &Ticket,
         message: &mut Message,
     ) -> Option<MutexGuard<'p, State>> {
-        let version = port.shared.handlers_version();
-        if version != self.handlers_version {
-            self.refresh_handlers(port, version);
-        }
-        let Self { handlers, last_rpc, request, answer, tasks, starts, .. } = self;
-        let Some(place) = place_of(header.rpc, handlers, last_rpc) else {
-            port.refuse_unknown(origin, header, handlers.signature_of_name(header.rpc));
-            return None;
-        };
-        let handler = handlers.at(place);
-        // Where somebody may ask for its deadline, which is counted from its arrival.
-        let is_asked = header.remaining_ns.is_some() && (handler.asks || header.lends());
-        let arrived = is_asked.then(|| port.shared.platform.now());
-        if header.lends() {
-            let request = (origin, *header, &message.as_slice()[payload..]);
-            port.serve_large(handler, request, arrived, (tasks, answer));
-            return None;
-        }
-        let request = request.get_or_insert_with(|| Request::new(Arc::clone(port)));
-        request.reuse(origin, header, arrived);
-        match handler.kind {
-            ServeKind::Plain => {
-                let payload = &message.as_slice()[payload..];
-                let run = || handler.run(request, payload, answer, &mut None);
-                let run = in_handler(port.id, Inside::Plain, run);
-                let mut state = port.state.lock();
-                if run == Run::Answered {
-                    state.protocol.reply(origin, header.id, answer);
-                }
-                state.protocol.serves.end_in_round(origin, header.id);
-                Some(state)
-            }
-            ServeKind::Async if port.runtime_for(handler).is_none() => {
-                let spares = spares_of(&mut starts.spares, place);
-                let start = Start { tasks, answer, spares, is_kept: handler.gives };
-                let (message, count) = ((&*message, payload), &mut starts.count);
-                port.run_async(handler, request, message, count, start)
-            }
-            ServeKind::Async | ServeKind::Blocking => {
-                let request = port.begin_apart(origin, header, arrived);
-                let message = std::mem::replace(message, Message::inline(0));
-                port.run_elsewhere(handler.clone(), request, (message, payload));
-                None
-            }
-        }
+        self.serve_arrived(port, ticket, message, None)
     }
 
     fn serve<'p>(
@@ -148,6 +104,10 @@ impl Service for Server {
         requests: &mut Vec<Ticket>,
         done: &mut [Completion],
     ) -> Option<MutexGuard<'p, State>> {
+        // Once, before the first handler: what that takes is not left to those behind it.
+        let has_deadline = |it: &Ticket| it.header.remaining_ns.is_some();
+        let is_timed = requests.len() > 1 && requests.iter().any(has_deadline);
+        let arrived = is_timed.then(|| port.now());
         let mut locked = None;
         for ticket in requests.iter() {
             let was_closed =
@@ -156,7 +116,7 @@ impl Service for Server {
                 break;
             }
             if let Some(Completion::Unexpected { message, .. }) = done.get_mut(ticket.at) {
-                locked = self.serve_one(port, ticket, message);
+                locked = self.serve_arrived(port, ticket, message, arrived);
             }
         }
         requests.clear();
@@ -183,6 +143,75 @@ impl Service for Server {
             contain("a place of a handler's futures", || drop(places));
             drop_handlers(handlers);
         })
+    }
+}
+
+impl Server {
+    /// Serves a request; `arrived`: when its round has begun, if that is known.
+    #[inline]
+    fn serve_arrived<'p>(
+        &mut self,
+        port: &'p Arc<Port>,
+        &Ticket { from: origin, ref header, payload, .. }: &Ticket,
+        message: &mut Message,
+        arrived: Option<Instant>,
+    ) -> Option<MutexGuard<'p, State>> {
+        let version = port.shared.handlers_version();
+        if version != self.handlers_version {
+            self.refresh_handlers(port, version);
+        }
+        let Self { handlers, last_rpc, request, answer, tasks, starts, .. } = self;
+        let Some(place) = place_of(header.rpc, handlers, last_rpc) else {
+            port.refuse_unknown(origin, header, handlers.signature_of_name(header.rpc));
+            return None;
+        };
+        let handler = handlers.at(place);
+        // Where somebody may ask for its deadline, which is counted from its arrival.
+        let is_asked = header.remaining_ns.is_some() && (handler.asks || header.lends());
+        let now = is_asked.then(|| port.now());
+        let left = Duration::from_nanos(header.remaining_ns.unwrap_or(u64::MAX));
+        if arrived
+            .zip(now)
+            .is_some_and(|(arrived, now)| now.saturating_duration_since(arrived) >= left)
+        {
+            port.refuse(origin, header, (Status::DeadlineExceeded, &[]), "its time was over");
+            return None;
+        }
+        let arrived = now.and(arrived).or(now);
+        if header.lends() {
+            let request = (origin, *header, &message.as_slice()[payload..]);
+            port.serve_large(handler, request, arrived, (tasks, answer));
+            return None;
+        }
+        let request = request.get_or_insert_with(|| Request::new(Arc::clone(port)));
+        request.reuse(origin, header, arrived);
+        match handler.kind {
+            ServeKind::Plain => {
+                let payload = &message.as_slice()[payload..];
+                let run = || handler.run(request, payload, answer, &mut None);
+                let run = in_handler(port.id, Inside::Plain, run);
+                let mut state = port.state.lock();
+                if run == Run::Answered {
+                    state.protocol.reply(origin, header.id, answer);
+                }
+                state.protocol.serves.end_in_round(origin, header.id);
+                // It may have taken long: what has come meanwhile is taken together, and the clock read before it.
+                state.protocol.is_at_rest &= !is_asked;
+                Some(state)
+            }
+            ServeKind::Async if port.runtime_for(handler).is_none() => {
+                let spares = spares_of(&mut starts.spares, place);
+                let start = Start { tasks, answer, spares, is_kept: handler.gives };
+                let (message, count) = ((&*message, payload), &mut starts.count);
+                port.run_async(handler, request, message, count, start)
+            }
+            ServeKind::Async | ServeKind::Blocking => {
+                let request = port.begin_apart(origin, header, arrived);
+                let message = std::mem::replace(message, Message::inline(0));
+                port.run_elsewhere(handler.clone(), request, (message, payload));
+                None
+            }
+        }
     }
 }
 
@@ -359,6 +388,18 @@ impl Port {
             None => (Status::NoSuchRpc, &[][..]),
         };
         let why = served.map_or("no RPC of its name", |_| "its RPC has another signature here");
+        self.refuse(origin, header, (status, text), why);
+    }
+
+    /// Does not begin a request.
+    #[cold]
+    fn refuse(
+        self: &Arc<Self>,
+        origin: hg_na::Peer,
+        header: &Header,
+        (status, text): (Status, &[u8]),
+        why: &str,
+    ) {
         // Nobody will take what it lends.
         drop(large::Lender::of(self, origin, header));
         let protocol = &mut self.state.lock().protocol;

@@ -169,7 +169,8 @@ impl Request {
             .map_or_else(|_| Identity::default(), |it| it.identity(self.due.origin))
     }
 
-    /// When the caller gives up, if it said so: its time remaining, counted from the request's arrival.
+    /// When the caller gives up, if it said so: its time remaining, counted from the request's arrival. Handlers that run one after
+    /// the other because their requests have come together count from the same instant; what is over before its turn is refused.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.arrived?.checked_add(Duration::from_nanos(self.remaining_ns?))
