@@ -174,6 +174,8 @@ impl<E: fmt::Debug> fmt::Debug for CallError<E> {
     }
 }
 
+/// A handler's own error is part of the sentence, and is no source: it need not be an error (a `String`, say), and a report of all
+/// sources would say it twice. Whoever wants it matches [`CallError::Handler`].
 impl<E: fmt::Debug + fmt::Display> std::error::Error for CallError<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
