@@ -8,7 +8,7 @@ use std::{
 };
 
 use hg_core::{error::CallError, rpc::Rpc};
-use hg_engine::{Bulk, CallOptions, Engine, Peer};
+use hg_engine::{Bulk, CallOptions, Engine, OneWay, Peer};
 use hg_na::{Frozen, Rights};
 use serde_bytes::ByteBuf;
 
@@ -19,6 +19,10 @@ use crate::{
     stage::{Stage, block_on, block_until},
     story::{Act, Call, Manner},
 };
+
+/// Nanoseconds between two looks at a call at first, and at last.
+const LOOK_MIN: u64 = 20_000;
+const LOOK_MAX: u64 = 4_000_000;
 
 /// Makes a call, and records what became of it.
 pub(crate) fn call(stage: &dyn Stage, number: usize) {
@@ -98,17 +102,24 @@ impl Made<'_> {
         for<'a> R: Rpc<Args<'a> = Asked>,
     {
         let Self { stage, call, .. } = *self;
-        if call.manner.is_one_way() {
-            return self.notify(rpc, (handle, peer), asked);
-        }
         let options = match call.deadline {
             Some(nanos) => CallOptions::within(Duration::from_nanos(nanos)),
             None => CallOptions::default(),
         };
+        if call.manner.is_one_way() {
+            return self.wait_for_one_way(handle.notify_with(rpc, peer, asked, options));
+        }
+        if call.manner == Manner::AwaitOwned {
+            let mut made = handle.call_owned_with(rpc, peer, asked, options);
+            let outcome = self.block_or_over(&mut made);
+            return outcome.map_or(Ended::GivenUp, |outcome| self.end_of(outcome));
+        }
         let begun = stage.now();
         let mut made = handle.call_with(rpc, peer, asked, options);
         let outcome = match call.manner {
             Manner::Wait if call.act != Act::UntilCancelled => Some(made.wait()),
+            Manner::Look => self.look_until_over(|| made.try_wait()),
+            Manner::Poll => self.block_or_over(&mut poll_fn(|context| made.poll_outcome(context))),
             Manner::Drop(nanos) => block_until(stage, &mut made, begun + nanos),
             Manner::Cancel(nanos) => {
                 let outcome = block_until(stage, &mut made, begun + nanos);
@@ -138,12 +149,20 @@ impl Made<'_> {
         block_on(self.stage, poll_fn(poll))
     }
 
-    fn notify<R>(&self, rpc: R, (handle, peer): (&Engine, &Peer), asked: Asked) -> Ended
-    where
-        R: Rpc<Output = Answered, Error = Refused>,
-        for<'a> R: Rpc<Args<'a> = Asked>,
-    {
-        let mut one_way = handle.notify(rpc, peer, asked);
+    /// Looks seldomer and seldomer whether something is there, unless the story is over and nobody wants it any more.
+    fn look_until_over<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+        let mut nanos = LOOK_MIN;
+        loop {
+            let found = look();
+            if found.is_some() || self.stage.is_given_up(self.call) {
+                return found;
+            }
+            self.stage.park(Some(self.stage.now() + nanos));
+            nanos = (2 * nanos).min(LOOK_MAX);
+        }
+    }
+
+    fn wait_for_one_way(&self, mut one_way: OneWay<'_>) -> Ended {
         let sent = match self.call.manner {
             Manner::Notify => one_way.accepted(),
             Manner::NotifyAndWait => match self.block_or_over(&mut one_way) {

@@ -107,7 +107,9 @@ impl Stage for Simulated {
         world::trace(|out| write!(out, "call {number} has ended: {ended}"));
         let now = world::now();
         state::with(|run| {
+            // One with a deadline makes room for others then.
             if call.manner == Manner::Notify
+                && call.deadline.is_none()
                 && matches!(ended, Ended::Sent)
                 && run.processes[call.to].hangs
             {

@@ -85,8 +85,14 @@ impl Act {
 pub enum Manner {
     /// `wait`.
     Wait,
+    /// `try_wait`, again and again.
+    Look,
     /// Awaits it.
     Await,
+    /// Awaits one that owns what it needs (`call_owned`).
+    AwaitOwned,
+    /// `poll_outcome` until it ends.
+    Poll,
     /// Awaits it for this time in nanoseconds, then drops it.
     Drop(u64),
     /// Awaits it for this time in nanoseconds, then cancels it and waits for its end.

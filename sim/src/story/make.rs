@@ -78,6 +78,8 @@ pub(super) fn story(seed: u64, random: &mut Random) -> Story {
     }
     maker.story.events.sort_by_key(|event| event.at);
     maker.stop_a_caller(seed);
+    maker.fill_up(seed);
+    maker.vary_manners(seed);
     maker.lengthen_a_shortage(seed);
     maker.story.events.sort_by_key(|event| event.at);
     maker.story.rules.put_off = random.pick(&[0, 10, 50]);
@@ -395,7 +397,6 @@ impl Maker {
         if random.percent(self.mood.one_way) && !asks_back {
             manner = random.pick(&[Manner::Notify, Manner::NotifyAndWait, Manner::NotifyBlindly]);
         }
-        let deadline = deadline.filter(|_| !manner.is_one_way());
         // Nobody cancels those.
         let waits = act == Act::UntilCancelled && manner.is_one_way();
         let act = if waits { Act::Never } else { act };
@@ -476,6 +477,7 @@ mod tests {
         let mut forgotten = 0;
         for seed in 0..20_000 {
             let story = Story::new(seed);
+            assert!(story.events.len() as u64 >= EVENTS_MIN, "seed {seed}: {}", story.events.len());
             for to in 1..=story.processes.len() {
                 let target = &story.processes[to - 1];
                 let most = target.in_service_max.min(target.pool_threads_max).ilog2();

@@ -1,6 +1,6 @@
 //! A caller that stops for good while it calls, and a long shortage of threads. Drawn apart, after everything else of a story: what other seeds tell stays as it is.
 
-use super::{Act, Call, Event, FIRST, MICRO, MILLI, Maker, Manner, What};
+use super::{Act, Call, EVENTS_MIN, Event, FIRST, MICRO, MILLI, Maker, Manner, What};
 use crate::{random::Random, rpcs::Kind, story::ENCODED_MORE};
 
 /// Of a hundred stories so many have one, where there is a process that may stop.
@@ -20,6 +20,40 @@ impl Maker {
         });
         if let Some(nanos) = shortage.filter(|_| random.percent(LONG_SHORTAGES)) {
             *nanos = LONG_SHORTAGE;
+        }
+    }
+
+    /// Calls that hold on to nothing instead of those that were taken away because somebody stops.
+    pub(super) fn fill_up(&mut self, seed: u64) {
+        let mut random = Random::new(seed ^ 0x4669_6c6c);
+        let last = self.story.events.iter().map(|event| event.at).max().unwrap_or(MILLI);
+        let processes = self.story.processes.len();
+        while (self.story.events.len() as u64) < EVENTS_MIN {
+            let from = random.index(processes) + 1;
+            let to = (from + random.index(processes - 1)) % processes + 1;
+            let kind = random.pick(&[Kind::Plain, Kind::Async, Kind::Later, Kind::Blocking]);
+            let manner = random.pick(&[Manner::Wait, Manner::Await, Manner::Notify]);
+            self.now = random.between(MILLI, last);
+            self.push(What::Call(Call::plain(from, to, kind, manner)));
+        }
+    }
+
+    /// Has some calls made by other methods, which promise the same.
+    pub(super) fn vary_manners(&mut self, seed: u64) {
+        let mut random = Random::new(seed ^ 0x4d61_6e6e);
+        if random.percent(50) {
+            return;
+        }
+        for event in &mut self.story.events {
+            if let What::Call(call) = &mut event.what {
+                call.manner = match call.manner {
+                    Manner::Wait => random.pick(&[Manner::Wait, Manner::Look]),
+                    Manner::Await => {
+                        random.pick(&[Manner::Await, Manner::AwaitOwned, Manner::Poll])
+                    }
+                    other => other,
+                };
+            }
         }
     }
 
