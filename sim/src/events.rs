@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    caller, drive,
+    caller, drive, judge,
     net::{Planted, Simulation, planted},
     platform::Virtual,
     serve,
@@ -37,6 +37,7 @@ pub(crate) fn open(process: usize, settings: &Settings) {
         (it.handle, it.lives) = (Some(handle.clone()), true);
     });
     drive::start(&stage, &handle, settings);
+    judge::watch_bytes(&stage, handle, settings);
 }
 
 pub(crate) fn perform(story: &Story, what: &What) {
@@ -126,6 +127,7 @@ pub(crate) fn kill(process: usize) {
     let id = with(|run| {
         let it = &mut run.processes[process];
         (it.lives, it.hangs, it.stopped_until) = (false, false, 0);
+        it.died = Some(world::now());
         it.id
     });
     with(|run| run.net().kill(id));
@@ -136,7 +138,10 @@ pub(crate) fn kill(process: usize) {
 /// A process closes its engine.
 pub(crate) fn close(process: usize) {
     let Some(id) = living(process) else { return };
-    with(|run| run.processes[process].lives = false);
+    with(|run| {
+        let it = &mut run.processes[process];
+        (it.lives, it.died) = (false, Some(world::now()));
+    });
     end_process(process, id);
 }
 
@@ -194,7 +199,7 @@ fn restart(story: &Story, process: usize) {
     with(|run| {
         let it = &mut run.processes[process];
         (it.id, it.was_restarted, it.stopped_until) = (world::add_process(), true, 0);
-        it.drains = false;
+        (it.drains, it.died) = (false, None);
     });
     open(process, settings);
 }

@@ -4,18 +4,21 @@
 //! |---|---|
 //! | `value` | answers, arguments and moved bytes are what was sent |
 //! | `outcome` | a call ends as it can have ended |
-//! | `late` | a call with a deadline ends by it |
+//! | `late` | a call with a deadline ends by it, or so much later as its process was kept from it |
+//! | `mourns` | a call to a process that has died ends soon |
 //! | `slow` | a call between two processes that nothing keeps from answering ends within a short time, whatever others do |
 //! | `stuck` | a call ends, unless it asks a process that hangs |
 //! | `probe` | when all has happened, every living process can call every other one, whatever hangs beside them; where its own requests fill its share of what may wait for that one, once some were taken |
 //! | `twice` | a request is answered once, and served once |
 //! | `left` | requests in service, calls, transfers, kept memory and registrations are zero when all is over |
-//! | `bytes` | what an engine has taken for processes that hang, and what waits in it, is bounded in bytes |
+//! | `bytes` | what an engine has taken for processes that hang, what waits in it, and the large arguments in it are bounded in bytes, at all times |
 //! | `refused` | operations that come back for want of room are few beside those that are accepted |
 //! | `spins` | rounds that find nothing are few beside what happens |
 //! | `drain` | what was in service when a process began to drain is answered before it closes, and what it refuses was not begun |
 //! | `caller` | a handler is told which process has called |
 //! | `lost` | every thread of a closed engine ends |
+
+use std::sync::Arc;
 
 use hg_core::backlog;
 use hg_engine::Engine;
@@ -27,8 +30,9 @@ use crate::{
     ended::Ended,
     events,
     rpcs::Kind,
-    state::{self, Process, Record, Run},
-    story::{Act, Call, Manner, contexts},
+    stage::Stage,
+    state::{self, Judged, Process, Record, Run},
+    story::{Act, Call, Manner, Settings, contexts},
     world,
 };
 
@@ -39,6 +43,8 @@ const MILLI: u64 = 1_000_000;
 const SLACK: u64 = 20 * MILLI;
 /// A call that has no reason to wait, and its handler, take at most so long.
 const SLOW: u64 = 60 * MILLI;
+/// A call ends so long after the death of its target.
+const MOURNING: u64 = 60 * MILLI;
 /// Whatever ends has ended by then.
 const PATIENCE: u64 = 20_000 * MILLI;
 /// Between two looks at whether all have ended.
@@ -89,6 +95,7 @@ pub(crate) fn finish() {
     if let Some(number) = wait_for_calls(|_, _| true) {
         return say_stuck(number, "does not end although its target is dead");
     }
+    judge_calls(); // Also of those that were killed now.
     // Handlers of one-way calls may go on.
     // Others may come after those: they wait in the transport.
     if !wait_until(|| what_is_left().is_none())
@@ -135,23 +142,28 @@ fn say_stuck(number: usize, how: &str) {
 
 fn judge_calls() {
     state::with(|run| {
+        let mut judged = std::mem::take(&mut run.judged);
+        judged.retain(|check, _| *check == "bytes");
         run.records.iter().zip(&run.calls).enumerate().for_each(|(number, (record, call))| {
-            if let Some(broken) = judge_call(run, number, record, call) {
+            if let Some(broken) = judge_call(run, number, (record, call), &mut judged) {
                 let check = broken.0;
                 if run.checks.has(check) {
                     world::fail(|| format!("{check}: {}", broken.1));
                 }
             }
-        })
+        });
+        run.judged = judged;
     });
 }
 
 fn judge_call(
     run: &Run,
     number: usize,
-    record: &Record,
-    call: &Call,
+    (record, call): (&Record, &Call),
+    judged: &mut Judged,
 ) -> Option<(&'static str, String)> {
+    let mut judges = |check| *judged.entry(check).or_default() += 1;
+    judges("twice");
     if record.served > 1 {
         return Some((
             "twice",
@@ -163,29 +175,40 @@ fn judge_call(
     if !from.lives || from.id != record.sides.0 {
         return None;
     }
-    if let (Some(deadline), Some(begun)) = (call.deadline, record.begun) {
-        let due = (begun + deadline).max(from.disturbed_until) + SLACK;
-        if *at > due && from.disturbed_until < begun {
-            let late = (at - begun - deadline) / 1000;
-            return Some((
-                "late",
-                format!("call {number} ({call}) ended {late} us after its deadline"),
-            ));
+    let to = &run.processes[call.to];
+    if let Some(begun) = record.begun {
+        if let Some(deadline) = call.deadline {
+            judges("late");
+            if *at > from.put_off(begun + deadline, SLACK) {
+                let late = (at - begun - deadline) / 1000;
+                let why = format!("call {number} ({call}) ended {late} us after its deadline");
+                return Some(("late", why));
+            }
+        }
+        if let Some(died) = to.died.filter(|_| to.id == record.sides.1) {
+            judges("mourns");
+            // One that is stopped closes later.
+            let is_due = to.put_off(begun.max(died), 0);
+            if *at > from.put_off(is_due, MOURNING) {
+                let late = (at - died) / 1000;
+                let why = format!("call {number} ({call}) ended {late} us after its target");
+                return Some(("mourns", why));
+            }
+        }
+        if has_no_reason_to_wait(run, call) {
+            judges("slow");
+            if at - begun > SLOW {
+                let took = (at - begun) / 1000;
+                return Some(("slow", format!("call {number} ({call}) took {took} us")));
+            }
         }
     }
-    if let Some(begun) = record.begun
-        && at - begun > SLOW
-        && has_no_reason_to_wait(run, call)
-    {
-        let took = (at - begun) / 1000;
-        return Some(("slow", format!("call {number} ({call}) took {took} us")));
-    }
+    judges("outcome");
     let Ended::Failed(kind, text) = ended else { return None };
     if record.served > 0 && text.contains("certainly not started") {
         let why = format!("call {number} ({call}) was served, and ended by {kind}: {text}");
         return Some(("outcome", why));
     }
-    let to = &run.processes[call.to];
     let sides = Sides {
         was_disturbed: from.disturbed_until > 0 || to.disturbed_until > 0,
         target_is_well: record.has_drained
@@ -296,30 +319,34 @@ fn check_bytes() {
             format!("{bytes} bytes were taken for processes that hang, {most} at most")
         });
     }
-    if let Some((number, bytes, most)) = most_waiting() {
-        fail("bytes", || format!("{bytes} bytes wait in process {number}, {most} at most"));
-    }
 }
 
-/// A process in which more waits than it may: requests and answers each up to their limit, a short answer for each request in
-/// service, and a message of each kind that is longer than all of its limit.
-fn most_waiting() -> Option<(usize, usize, u64)> {
-    let living: Vec<_> = state::with(|run| {
-        let settings = run.story.processes.iter();
-        let all = settings.zip(run.processes.iter().enumerate().skip(1));
-        let living = all.filter(|(_, (_, it))| it.lives && !it.hangs);
-        living
-            .filter_map(|(settings, (number, it))| {
-                let short = settings.in_service_max as u64 * backlog::SHORT_ANSWER;
-                let most = 2 * settings.backlog_bytes_max + short + BYTES_SLACK;
-                Some((number, settings.contexts as u64 * most, it.handle.clone()?))
-            })
-            .collect()
-    });
-    living.into_iter().find_map(|(number, most, handle)| {
-        let bytes: usize = contexts(&handle).map(|it| it.backlog_bytes()).sum();
-        (bytes as u64 > most).then_some((number, bytes, most))
-    })
+/// Looks again and again at what waits in a process: requests and answers each up to their limit, a short answer for each request in
+/// service, and a message of each kind that is longer than all of its limit; and at its large arguments.
+pub(crate) fn watch_bytes(here: &Arc<dyn Stage>, handle: Engine, settings: &Settings) {
+    let stage = Arc::clone(here);
+    let short = settings.in_service_max as u64 * backlog::SHORT_ANSWER;
+    let waiting_max = 2 * settings.backlog_bytes_max + short + BYTES_SLACK;
+    let large_max = settings.large_in_service_max;
+    let watch = move || {
+        while !stage.is_closed() {
+            for context in contexts(&handle) {
+                let sums = [
+                    ("wait", context.backlog_bytes(), waiting_max),
+                    ("of large arguments are", context.large_in_service_bytes(), large_max),
+                ];
+                state::with(|run| *run.judged.entry("bytes").or_default() += 1);
+                if let Some((what, bytes, most)) = sums.into_iter().find(|it| it.1 as u64 > it.2) {
+                    fail("bytes", || {
+                        let address = context.address();
+                        format!("{bytes} bytes {what} in {address}, {most} at most")
+                    });
+                }
+            }
+            world::sleep(LOOK);
+        }
+    };
+    here.spawn(Box::new(watch));
 }
 
 fn check_refused() {

@@ -64,5 +64,5 @@ pub use random::Random;
 pub use rpcs::Kind;
 pub use run::{Report, run};
 pub use shrink::{check_of, shrink};
-pub use state::Checks;
+pub use state::{Checks, Judged};
 pub use trace::{Trace, Tracing};

@@ -4,14 +4,18 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Display,
     process::{Command, ExitCode},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::Instant,
 };
 
 use sim::{
-    Checks, Planted, Tracing, check_of,
+    Checks, Judged, Planted, Tracing, check_of,
     real::{self, Transport},
     story::Story,
 };
@@ -167,6 +171,7 @@ fn in_batches(options: &Options) -> ExitCode {
     let program = std::env::current_exe().expect("this program has a path");
     let (begun, next) = (Instant::now(), AtomicU64::new(0));
     let (held, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let judged = Mutex::new(BTreeMap::new());
     let flags: Vec<_> = std::env::args().skip(1).collect();
     // Relaxed: nothing else hangs on these numbers.
     let work = || {
@@ -182,6 +187,7 @@ fn in_batches(options: &Options) -> ExitCode {
             let output = output.expect("this program can be started again");
             let said = String::from_utf8_lossy(&output.stdout).into_owned();
             let of_line = |line: &str| line.split_once(" of them hold")?.0.parse::<u64>().ok();
+            add_judged(&mut judged.lock().unwrap_or_else(PoisonError::into_inner), &said);
             held.fetch_add(said.lines().find_map(of_line).unwrap_or(0), Ordering::Relaxed);
             if !output.status.success() {
                 failed.fetch_add(1, Ordering::Relaxed);
@@ -199,7 +205,25 @@ fn in_batches(options: &Options) -> ExitCode {
         "{held} of {} seeds hold, {failed} batches have failures; {took:.1} s by {threads} processes at a time, {rate:.0} stories a second and process",
         options.seeds
     );
+    println!("{JUDGED}{}", listed(&judged.into_inner().unwrap_or_default()));
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Before how often each check has judged something.
+const JUDGED: &str = "judged: ";
+
+fn listed<K: Display>(judged: &BTreeMap<K, u64>) -> String {
+    judged.iter().map(|(check, count)| format!("{check} {count}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Adds what another process has said of that.
+fn add_judged(judged: &mut BTreeMap<String, u64>, said: &str) {
+    let lists = said.lines().filter_map(|line| line.strip_prefix(JUDGED));
+    for (check, count) in
+        lists.flat_map(|list| list.split(", ")).filter_map(|it| it.split_once(' '))
+    {
+        *judged.entry(check.to_owned()).or_default() += count.parse().unwrap_or(0);
+    }
 }
 
 /// What has become of many stories.
@@ -209,6 +233,7 @@ struct Tally {
     passed: u64,
     /// How many have broken a check, and the first of them.
     kinds: BTreeMap<String, (u64, u64)>,
+    judged: Judged,
 }
 
 /// Runs many stories in this process.
@@ -221,12 +246,13 @@ fn many(options: &Options) -> ExitCode {
             break;
         }
     }
-    let Tally { done, passed, kinds } = tally;
+    let Tally { done, passed, kinds, judged } = tally;
     let took = begun.elapsed().as_secs_f64();
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     let rate = done as f64 / took;
     println!("{done} seeds in {took:.1} s, {rate:.0} a second");
     println!("{passed} of them hold");
+    println!("{JUDGED}{}", listed(&judged));
     for (check, (count, first)) in &kinds {
         println!("  {check}: {count}, the first is seed {first}");
     }
@@ -238,6 +264,10 @@ fn try_one(seed: u64, options: &Options, tally: &mut Tally) -> Option<(Story, St
     let story = options.story(seed);
     let report = sim::run(&story, options.checks.clone(), Tracing::Off);
     tally.done += 1;
+    report
+        .judged
+        .iter()
+        .for_each(|(check, count)| *tally.judged.entry(check).or_default() += count);
     let Some(failure) = report.failure else {
         tally.passed += 1;
         return None;

@@ -12,7 +12,7 @@ use crate::{
     events::{open, perform},
     interrupts, judge,
     net::Net,
-    state::{self, Checks, Process, Run, lock, with},
+    state::{self, Checks, Judged, Process, Run, lock, with},
     story::{Event, Story},
     trace::{Trace, Tracing},
     world::{self, HARNESS},
@@ -25,6 +25,8 @@ pub struct Report {
     pub failure: Option<String>,
     /// What happened.
     pub trace: Trace,
+    /// What was judged.
+    pub judged: Judged,
 }
 
 /// Runs a story.
@@ -47,17 +49,19 @@ pub fn run(story: &Story, checks: Checks, tracing: Tracing) -> Report {
         records: Vec::with_capacity(2 * story.events.len()),
         is_over: false,
         forgotten: Vec::new(),
+        judged: Judged::new(),
     };
     state::begin(run);
     world::spawn(HARNESS, Box::new(play));
     world::run(|number| lock(&net).happen_now(number));
     let (trace, failure) = world::end();
-    let run = state::end();
+    let mut run = state::end();
+    let judged = run.as_mut().map(|run| std::mem::take(&mut run.judged)).unwrap_or_default();
     if run.as_ref().is_some_and(|run| run.processes.iter().any(|it| it.handle.is_some())) {
         // Its engines cannot be closed any more.
         std::mem::forget(run);
     }
-    Report { failure, trace }
+    Report { failure, trace, judged }
 }
 
 /// The thread that has everything happen.
@@ -97,6 +101,8 @@ fn add_processes(story: &Story) {
             hangs,
             stopped_until: 0,
             disturbed_until: 0,
+            disturbed: Vec::new(),
+            died: None,
             waiting: Vec::new(),
             bytes_to_hung: 0,
         };

@@ -2,6 +2,7 @@
 
 use std::{
     cell::RefCell,
+    collections::BTreeMap,
     rc::Rc,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
@@ -14,8 +15,11 @@ use crate::{
     ended::Ended,
     net::Net,
     story::{Act, Call, Story},
-    world::ProcessId,
+    world::{self, ProcessId},
 };
+
+/// How often something was judged, by the names of the checks.
+pub type Judged = BTreeMap<&'static str, u64>;
 
 /// Which checks are made; see [`crate::judge`].
 #[derive(Debug, Clone, Default)]
@@ -49,6 +53,10 @@ pub(crate) struct Process {
     pub(crate) stopped_until: u64,
     /// Until when it was stopped, or had something refused.
     pub(crate) disturbed_until: u64,
+    /// From when to when that was, in the order of their begins.
+    pub(crate) disturbed: Vec<(u64, u64)>,
+    /// When the present incarnation was killed or closed.
+    pub(crate) died: Option<u64>,
     /// Those who wait for the end of the story, or of the process.
     pub(crate) waiting: Vec<Waker>,
     /// Bytes of one-way calls to processes that hang which it has taken.
@@ -85,6 +93,8 @@ pub(crate) struct Run {
     pub(crate) is_over: bool,
     /// Who has closed the connection to whom.
     pub(crate) forgotten: Vec<(usize, usize)>,
+    /// How often each check has judged something.
+    pub(crate) judged: Judged,
 }
 
 thread_local! {
@@ -138,11 +148,22 @@ pub(crate) fn lock(net: &Mutex<Net>) -> MutexGuard<'_, Net> {
     net.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl Process {
+    /// A time, and so much later as the process is kept from what is due then.
+    pub(crate) fn put_off(&self, due: u64, slack: u64) -> u64 {
+        let put_off = |due: u64, &(from, until): &(u64, u64)| {
+            if from <= due { due.max(until + slack) } else { due }
+        };
+        self.disturbed.iter().fold(due + slack, put_off)
+    }
+}
+
 /// A process is stopped until then, or has something refused.
 pub(crate) fn disturb(process: usize, until: u64) {
     with(|run| {
         let it = &mut run.processes[process];
         it.disturbed_until = it.disturbed_until.max(until);
+        it.disturbed.push((world::now(), until));
     });
 }
 
