@@ -6,6 +6,7 @@
 //! | `over` | lets end what would not end by itself |
 //! | `probe NUMBER:TARGET ...` | makes these calls |
 //! | `left` | says what has not returned to zero |
+//! | `drain NANOS` | drains its engine for so long at most, then closes it |
 //! | `close` | closes its engine, and ends |
 //!
 //! | it says | |
@@ -140,6 +141,12 @@ impl Actor {
             "over" => self.machine.be_over(),
             "probe" => rest.split(' ').for_each(|probe| self.probe(probe)),
             "left" => say(&format!("left {}", self.left().map(|it| it.to_string()).join(" "))),
+            "drain" => {
+                let nanos = rest.parse().expect("a time");
+                // It may not have come to an end by then.
+                let _ = self.handle.drain(Duration::from_nanos(nanos)).wait();
+                self.close();
+            }
             "close" => self.close(),
             _ => say(&format!("fail actor: {line}")),
         }
@@ -205,7 +212,9 @@ fn make_calls(machine: &Arc<Machine>, begun: u64, first: usize) {
                 let (machine, threads) = (machine.clone(), &machine.threads);
                 threads.spawn(move || forget(&machine, to));
             }
-            What::Close(it) | What::Kill(it) if it == machine.process => return,
+            What::Close(it) | What::Kill(it) | What::Drain(it, _) if it == machine.process => {
+                return;
+            }
             _ => {}
         }
     }

@@ -206,6 +206,12 @@ impl<'a> Director<'a> {
                 self.restarts[it] = None;
                 self.tell(it, "close");
             }
+            What::Drain(it, nanos) if self.sides[it].lives => {
+                let side = &mut self.sides[it];
+                (side.lives, side.has_drained) = (false, true);
+                self.restarts[it] = None;
+                self.tell(it, &format!("drain {nanos}"));
+            }
             What::Restart(it) if !self.sides[it].lives => {
                 let side = &mut self.sides[it];
                 (side.lives, side.was_restarted, side.stopped_until) = (true, true, 0);

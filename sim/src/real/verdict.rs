@@ -16,6 +16,8 @@ pub(super) struct Side {
     /// It has stopped for ever.
     pub(super) hangs: bool,
     pub(super) was_restarted: bool,
+    /// This incarnation or one before has drained.
+    pub(super) has_drained: bool,
     /// Until when this incarnation is stopped.
     pub(super) stopped_until: u64,
     /// Until when any of its incarnations was.
@@ -114,7 +116,8 @@ impl Calls {
         self.records.iter().try_for_each(|(number, record)| {
             let pair = (record.call.from, record.call.to);
             let Some(told) = self.told.get(number) else { return Ok(()) };
-            record.judge(*number, told, sides, self.forgotten.contains(&pair))
+            let was_served = self.served.contains_key(number);
+            record.judge(*number, told, sides, (self.forgotten.contains(&pair), was_served))
         })
     }
 
@@ -135,7 +138,7 @@ impl Record {
         number: u64,
         Told { begun, ended }: &Told,
         sides: &[Side],
-        is_forgotten: bool,
+        (is_forgotten, was_served): (bool, bool),
     ) -> Result<(), String> {
         let Self { call, incarnations } = self;
         let (from, to) = (&sides[call.from], &sides[call.to]);
@@ -153,7 +156,7 @@ impl Record {
             }
         }
         let known = Sides {
-            target_has_drained: false,
+            target_has_drained: to.has_drained && !was_served,
             was_disturbed: from.disturbed_until > 0 || to.disturbed_until > 0,
             target_is_well: to.lives && !to.hangs && to.incarnation == incarnations.1,
             target_was_restarted: to.was_restarted,

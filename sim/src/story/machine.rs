@@ -28,12 +28,6 @@ impl Story {
             !matches!(what, What::NoMemory(..) | What::NoThreads(..) | What::Away(..))
         };
         story.events.retain(|event| can_be(&event.what));
-        // A drain is the engine's own, and the transport has no part in it.
-        for event in &mut story.events {
-            if let What::Drain(it, _) = event.what {
-                event.what = What::Close(it);
-            }
-        }
         let nearer = |to: &mut usize| {
             if *to > living {
                 *to = living + 1 + (*to - living - 1) % hung;
