@@ -3,7 +3,7 @@
 use std::thread;
 
 use sim::{
-    Checks, Kind, Planted, Trace, Tracing,
+    Checks, Kind, Planted, Trace, Tracing, check_of,
     story::{Act, Call, Event, Manner, Story, What},
 };
 
@@ -33,14 +33,15 @@ fn the_same_seed_gives_the_same_run_to_the_byte() {
 const PLANTED: u64 = 300;
 
 #[test]
-fn each_planted_fault_is_found() {
+fn each_planted_fault_is_found_by_the_check_that_is_for_it() {
     for planted in Planted::ALL {
         let is_found = (0..PLANTED).any(|seed| {
             let mut story = Story::new(seed);
             story.rules.planted = Some(planted);
-            sim::run(&story, Checks::default(), Tracing::Off).failure.is_some()
+            let failure = sim::run(&story, Checks::default(), Tracing::Off).failure;
+            failure.is_some_and(|failure| check_of(&failure) == planted.found_by())
         });
-        assert!(is_found, "{planted} is not found");
+        assert!(is_found, "{planted} is not found by `{}`", planted.found_by());
     }
 }
 

@@ -39,6 +39,19 @@ impl Planted {
         Self::NeverConnected,
     ];
 
+    /// The check of [`crate::judge`], or the transport's own, that has to find it.
+    #[must_use]
+    pub fn found_by(self) -> &'static str {
+        match self {
+            Self::HangUpWithheld => "left",
+            Self::AnswerStalls | Self::AdmissionBehindControl | Self::LostWakeUp => "stuck",
+            Self::AnsweredTwice => "answered twice",
+            Self::RoomForNothing => "refused",
+            Self::NoBoundInBytes => "bytes",
+            Self::NeverConnected => "outcome",
+        }
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::HangUpWithheld => "hang-up-withheld",
