@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    caller, drive, judge,
+    caller, drive,
     net::{Planted, Simulation, planted},
     platform::Virtual,
     serve,
@@ -11,6 +11,7 @@ use crate::{
     stage::Stage,
     state::{Record, disturb, living, with},
     story::{Call, Settings, Story, What, address_of, contexts},
+    watch,
     world::{self, HARNESS, ProcessId},
 };
 
@@ -37,7 +38,7 @@ pub(crate) fn open(process: usize, settings: &Settings) {
         (it.handle, it.lives) = (Some(handle.clone()), true);
     });
     drive::start(&stage, &handle, settings);
-    judge::watch_bytes(&stage, handle, settings);
+    watch::watch_bytes(&stage, handle, settings);
 }
 
 pub(crate) fn perform(story: &Story, what: &What) {

@@ -18,9 +18,6 @@
 //! | `caller` | a handler is told which process has called |
 //! | `lost` | every thread of a closed engine ends |
 
-use std::sync::Arc;
-
-use hg_core::backlog;
 use hg_engine::Engine;
 
 mod rules;
@@ -30,9 +27,9 @@ use crate::{
     ended::Ended,
     events,
     rpcs::Kind,
-    stage::Stage,
     state::{self, Judged, Process, Record, Run},
-    story::{Act, Call, Manner, Settings, contexts},
+    story::{Act, Call, Manner, contexts},
+    watch::{BYTES_SLACK, LOOK, fail},
     world,
 };
 
@@ -47,21 +44,10 @@ const SLOW: u64 = 60 * MILLI;
 const MOURNING: u64 = 60 * MILLI;
 /// Whatever ends has ended by then.
 const PATIENCE: u64 = 20_000 * MILLI;
-/// Between two looks at whether all have ended.
-const LOOK: u64 = 5 * MILLI;
-/// Bytes of one-way calls that an engine may take for processes that hang, beside its limit and what the transport has.
-const BYTES_SLACK: u64 = 20_000;
 /// Refused operations for one that was accepted.
 const REFUSED_MAX: u64 = 3;
 /// Rounds that find nothing for whatever happens to an endpoint.
 const IDLE_MAX: u64 = 40;
-
-fn fail(check: &str, why: impl FnOnce() -> String) {
-    if state::with(|run| run.checks.has(check)) {
-        let why = why();
-        world::fail(|| format!("{check}: {why}"));
-    }
-}
 
 /// Everything has happened: lets it end, and judges it.
 pub(crate) fn finish() {
@@ -319,34 +305,6 @@ fn check_bytes() {
             format!("{bytes} bytes were taken for processes that hang, {most} at most")
         });
     }
-}
-
-/// Looks again and again at what waits in a process: requests and answers each up to their limit, a short answer for each request in
-/// service, and a message of each kind that is longer than all of its limit; and at its large arguments.
-pub(crate) fn watch_bytes(here: &Arc<dyn Stage>, handle: Engine, settings: &Settings) {
-    let stage = Arc::clone(here);
-    let short = settings.in_service_max as u64 * backlog::SHORT_ANSWER;
-    let waiting_max = 2 * settings.backlog_bytes_max + short + BYTES_SLACK;
-    let large_max = settings.large_in_service_max;
-    let watch = move || {
-        while !stage.is_closed() {
-            for context in contexts(&handle) {
-                let sums = [
-                    ("wait", context.backlog_bytes(), waiting_max),
-                    ("of large arguments are", context.large_in_service_bytes(), large_max),
-                ];
-                state::with(|run| *run.judged.entry("bytes").or_default() += 1);
-                if let Some((what, bytes, most)) = sums.into_iter().find(|it| it.1 as u64 > it.2) {
-                    fail("bytes", || {
-                        let address = context.address();
-                        format!("{bytes} bytes {what} in {address}, {most} at most")
-                    });
-                }
-            }
-            world::sleep(LOOK);
-        }
-    };
-    here.spawn(Box::new(watch));
 }
 
 fn check_refused() {

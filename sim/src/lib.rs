@@ -56,6 +56,7 @@ mod stage;
 mod state;
 pub mod story;
 mod trace;
+mod watch;
 mod world;
 
 pub use interrupts::Interrupts;

@@ -398,7 +398,7 @@ impl<T: Transport> FramedContext<T> {
         let Self { links, transport, finished, parts, .. } = self;
         let Some(link) = links.at(place) else { return };
         link.way.lanes.drop_parts();
-        parts.count::<T>(link);
+        parts.count(&mut link.way.own.part, link.way.lanes.in_part());
         let (peer, connection) = (link.peer, &mut link.way.own);
         connection.lifeline = None;
         let before = mem::replace(&mut connection.phase, Phase::Ended);

@@ -340,7 +340,7 @@ impl<T: Transport> FramedContext<T> {
         if !link.way.own.is_busy && exchange::has_work(link) {
             list_busy(&mut link.way.own, place, busy);
         }
-        parts.count::<T>(link);
+        parts.count(&mut link.way.own.part, link.way.lanes.in_part());
         self.mind_parts();
     }
 

@@ -13,7 +13,7 @@
 //! | `chores`, `accept` | how connections begin and end: lifelines, timers, strangers |
 //! | [`lifeline`], `secrecy`, `cut` | the socket; what is said on it, in the clear or sealed; how it ends |
 //! | [`waiter`], `steps` | what a context sleeps on, and how long where it can only be polled |
-//! | `parts` | memory of messages that have come in part |
+//! | `parts`, `scarce` | memory of messages that have come in part; who is sent away where there is too much |
 //! | [`common`] | what the contexts of a domain share; the settings that all such transports have |
 
 #![forbid(unsafe_code)]
@@ -27,6 +27,7 @@ pub mod context;
 mod cut;
 pub mod lifeline;
 mod parts;
+mod scarce;
 mod secrecy;
 mod steps;
 pub mod waiter;

@@ -25,10 +25,11 @@ use hg_na_parts::regions::{Entry, Regions};
 
 use crate::{
     frame::{Header, Kind, TRANSFERS},
+    grant::{GRANT_LEN, Grant},
     initiator::Piece,
     lanes::{Lanes, Whole},
     link::Link,
-    moves::{ACTIVE_MAX, GRANT_LEN, Grant, Moves},
+    moves::{ACTIVE_MAX, Moves},
     sending::{Lane, Sending},
     transfer::{ACCESS_LEN, Access, Loan, Transfer},
     verdict::Verdict,

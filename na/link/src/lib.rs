@@ -20,6 +20,7 @@
 
 pub mod exchange;
 pub mod frame;
+pub mod grant;
 pub mod initiator;
 pub mod lanes;
 pub mod link;
@@ -36,10 +37,11 @@ pub mod verdict;
 
 pub use exchange::{Carrier, Framed};
 pub use frame::{Header, Kind};
+pub use grant::Grant;
 pub use initiator::{Cancelled, Initiator, Lent, Piece, abandon};
 pub use link::{Limits, Link};
 pub use links::Links;
-pub use moves::{Grant, Moves};
+pub use moves::Moves;
 pub use owner::Owner;
 pub use record::{Greeting, Record};
 pub use sending::{Lane, Sending};

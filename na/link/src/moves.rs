@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     frame::Reader,
+    grant::Grant,
     owner::{Owner, find},
     transfer::{ACCESS_LEN, Access},
     verdict::Verdict,
@@ -25,34 +26,6 @@ use crate::{
 
 /// Transfers that one initiator has under way with one owner.
 pub const ACTIVE_MAX: usize = 32;
-/// Bytes of a grant.
-pub const GRANT_LEN: usize = 16;
-
-/// What a peer's memory is reached by, as that peer says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grant {
-    /// Where it starts.
-    pub address: u64,
-    /// What the peer's card wants to see.
-    pub key: u64,
-}
-
-impl Grant {
-    /// The wire form: address, key.
-    #[must_use]
-    pub fn encode(self) -> [u8; GRANT_LEN] {
-        let mut bytes = [0; GRANT_LEN];
-        bytes[..8].copy_from_slice(&self.address.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.key.to_le_bytes());
-        bytes
-    }
-
-    /// The same, some bytes further on.
-    #[must_use]
-    pub fn at(self, offset: u64) -> Self {
-        Self { address: self.address.wrapping_add(offset), ..self }
-    }
-}
 
 /// What is left to be moved to lent memory, or from it.
 #[derive(Debug)]

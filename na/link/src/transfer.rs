@@ -7,7 +7,7 @@ use hg_na::{
 };
 use hg_na_parts::regions::{CLAIM_LEN, Claim, Entry, ServedRegion};
 
-use crate::{moves::Grant, sending::ended};
+use crate::{grant::Grant, sending::ended};
 
 /// Bytes of an [`Access`].
 pub const ACCESS_LEN: usize = CLAIM_LEN + 16;
