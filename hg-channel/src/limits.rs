@@ -28,7 +28,7 @@ impl Default for Limits {
 
 impl Limits {
     /// Blocks of so many bytes: at least 64, at most half of the longest window, and at most what the transport takes in one message
-    /// ([`Port::at_most`]).
+    /// ([`Port::at_most`](crate::Port::at_most)).
     #[must_use]
     pub fn block(self, bytes: usize) -> Self {
         Self { block: bytes.clamp(64, BLOCK_MAX), ..self }
