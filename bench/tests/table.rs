@@ -23,7 +23,7 @@ fn lines_are_measured_by_the_commands_that_they_name_and_held_against_the_limits
     assert_eq!(names, [&expected[..], &["shared/pull/1MiB/hot/cma"]].concat());
     let [spin, argument, _, shared, twice] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!(spin["command"], "hg-perf rate --wait spin --repetitions 1");
-    let must = 1.1 * number(spin, "limit_median") + 0.18;
+    let must = number(spin, "limit_median") + 0.14;
     assert!((number(spin, "must") - must).abs() < 1e-9, "{spin}");
     let words: Vec<&str> = text(argument, "command").split(' ').collect();
     assert_eq!(common::lines(&words[1..])[0]["size"], 4096, "{argument}");
