@@ -84,7 +84,7 @@ fn packings(url: &str) {
 
 /// Calls to four that stand still, each until there is no room; then they run.
 fn all_queues(url: &str) {
-    let few = fabric().limits(Limits::default().block(256).window(2048));
+    let few = fabric().limits(Limits::default().block(256).window(2048).widest(2048));
     let few = few.queue_max(8192).queue_total(16_384);
     let ran = AtomicU32::new(0);
     let has_called = [const { AtomicBool::new(false) }; 2];
