@@ -1,13 +1,14 @@
 //! `hg-perf shuffle`: the shuffle beside this machine's limit, and beside the same job over each MPI.
 
-#![expect(clippy::print_stderr, reason = "says what is skipped")]
-
 mod common;
+#[path = "common/mpis.rs"]
+mod mpis;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{ended, hg_perf, lines};
+use mpis::installed;
 
 /// Built as `hg-perf` was, and beside it; it is another package's.
 fn runner() -> PathBuf {
@@ -22,26 +23,6 @@ fn runner() -> PathBuf {
         assert!(build.status().expect("cargo starts").success());
     }
     beside
-}
-
-/// Which of the two MPIs can be compared with; the others are named.
-fn installed(test: &str) -> Vec<&'static str> {
-    let kinds = [("openmpi", "libopenmpi-dev"), ("mpich", "libmpich-dev")];
-    let has_headers = |name: &str| {
-        let source = "#include <mpi.h>\nint main(void) { return 0; }\n";
-        let file = std::env::temp_dir().join(format!("hg-perf-{name}-{}.c", std::process::id()));
-        std::fs::write(&file, source).expect("a temporary file can be written");
-        let mut compiler = Command::new(format!("mpicc.{name}"));
-        let built = compiler.args(["-fsyntax-only"]).arg(&file).output();
-        std::fs::remove_file(&file).expect("what was written can be removed");
-        built.is_ok_and(|output| output.status.success())
-    };
-    let (there, missing): (Vec<_>, Vec<_>) =
-        kinds.into_iter().partition(|(name, _)| has_headers(name));
-    for (_, package) in missing {
-        eprintln!("SKIPPED: {test}: {package} is not installed");
-    }
-    there.into_iter().map(|(name, _)| name).collect()
 }
 
 #[test]
