@@ -80,6 +80,17 @@ fn what_a_killed_process_leaves_is_removed_by_its_peer() {
 }
 
 #[test]
+fn what_processes_leave_that_died_at_once_is_removed_by_the_next() {
+    let _watchdog = Watchdog::start();
+    let (mut target, living) = (Target::start("ofi+shm://", ""), Target::start("ofi+shm://", ""));
+    target.kill();
+    assert_eq!(memory_of(target.process.id()).len(), 1);
+    drop(hg::open("ofi+shm://").unwrap());
+    assert_eq!(memory_of(target.process.id()).len(), 0);
+    assert_eq!(memory_of(living.process.id()).len(), 1, "who lives keeps it");
+}
+
+#[test]
 fn one_address_names_both_ways() {
     let _watchdog = Watchdog::start();
     let target = Target::start("ofi+tcp://127.0.0.1", "");

@@ -6,9 +6,10 @@ use hg_na::{Address, Caps, Context, Domain, Error, Memory, OpenOptions, Region, 
 use hg_na_frames::{Common, FramesWaiter, Listener, Place};
 
 use crate::{
-    address::{Asked, address_of, local, provider, target},
+    address::{Asked, LOCAL, address_of, local, provider, target},
     choice,
     fabric::Endpoint,
+    leftovers,
     settings::Settings,
     shared::{Home, Opened, Shared},
     transport::{Ofi, OfiContext},
@@ -47,6 +48,9 @@ impl OfiDomain {
             (Home::Network(ip, _), Place::Network(bound)) => Home::Network(*ip, bound.port()),
             _ => home,
         };
+        if provider == LOCAL {
+            leftovers::sweep(leftovers::FOLDER.as_ref());
+        }
         let endpoint = Endpoint::open(&offer, form)?;
         let sleeps = endpoint.wait_fd().is_some();
         let mut common = Common::new(bounds, sleeps, options.listen)?;
