@@ -16,10 +16,6 @@ pub(crate) fn failed(
     reached: Reached,
     returned: Returned,
 ) -> Completion {
-    Completion::Done(Done {
-        id,
-        token,
-        result: Err(Box::new(Failure { error, reached })),
-        returned,
-    })
+    let result = Err(Box::new(Failure { error, reached }));
+    Completion::Done(Done { id, token, result, returned })
 }

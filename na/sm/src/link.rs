@@ -12,6 +12,7 @@ use crate::{
     layout::{ANSWERS_SLOTS, REQUESTS_SLOTS, RINGS, Slot},
     os::event::{Doorbell, PeerBell},
     region::table::PeerTable,
+    rendezvous::{packet::Packet, socket::Socket},
     ring::{Broken, Consumer, Payload, Producer, Word},
     segment::Rings,
     wake::{Bell, Intent},
@@ -95,8 +96,21 @@ pub(crate) struct OwnSide {
 pub(crate) struct TheirSide {
     pub(crate) rings: Arc<Rings>,
     pub(crate) bell: PeerBell,
+    /// Its connection's, and closed with that.
+    pub(crate) socket: std::sync::Weak<Socket>,
     /// One for all connections with that domain.
     pub(crate) table: Arc<PeerTable>,
+}
+
+impl TheirSide {
+    /// Wakes the peer; never waits for it. A socket that is full wakes it, too.
+    pub(crate) fn ring(&self) {
+        if !self.bell.ring()
+            && let Some(socket) = self.socket.upgrade()
+        {
+            let _full_is_fine = socket.send(&Packet::Ring.encode(), &[]);
+        }
+    }
 }
 
 /// Both.
@@ -217,7 +231,7 @@ impl Link {
     #[cold]
     pub(crate) fn ring(&self) {
         fail::point("ring");
-        self.theirs.bell.ring();
+        self.theirs.ring();
     }
 
     /// Publishes a message whose bytes lie in the own arena.
@@ -286,7 +300,7 @@ impl Link {
         fail::point("write-back");
         self.rx[ring].write_back(&self.own.rings.popped[ring].0);
         if self.space_bell.is_due(&self.theirs.rings.space_wanted.0) {
-            self.theirs.bell.ring();
+            self.theirs.ring();
         }
     }
 

@@ -42,13 +42,9 @@ pub(crate) fn offers(
         Err(error) => offer.fact("node", error.to_string()),
     };
     let limit = nofile();
-    let peers = limit / DESCRIPTORS_PER_PEER;
-    vec![
-        offer
-            .fact("cma", cma().unwrap_or_else(|denied| denied))
-            .fact("descriptors", format!("{limit} (ulimit -n): about {peers} peers"))
-            .fact("huge-pages", "not used"),
-    ]
+    let peers = format!("{limit} (ulimit -n): about {} peers", limit / DESCRIPTORS_PER_PEER);
+    let cma = cma().unwrap_or_else(|denied| denied);
+    vec![offer.fact("cma", cma).fact("descriptors", peers).fact("huge-pages", "not used")]
 }
 
 /// Whether a process of the same user can be reached by `process_vm_readv`; where not, why.

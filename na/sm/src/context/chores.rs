@@ -85,13 +85,16 @@ impl SmContext {
         }
         let (peer, source) = parse(event.token);
         match source {
-            Source::Doorbell => {
-                self.activate(peer);
-                self.look_for_space(peer);
-            }
-            Source::Socket => _ = self.socket_event(peer),
+            Source::Doorbell => self.rung(peer),
+            Source::Socket if self.socket_event(peer) => self.rung(peer),
+            Source::Socket => {}
             Source::Process => self.process_event(peer),
         }
+    }
+
+    fn rung(&mut self, peer: Peer) {
+        self.activate(peer);
+        self.look_for_space(peer);
     }
 
     fn process_event(&mut self, peer: Peer) {

@@ -26,10 +26,10 @@ use crate::{
     arena::{LANE_BYTES, Lane},
     body::OwnArena,
     connection::Phase,
-    domain::Shared,
     fail,
     link::{Link, MakePages, OwnSide, TheirSide},
     os::{
+        closing::has_room,
         event::{Doorbell, PeerBell},
         misbehaved, room,
         waiter::{EDGE_IN, LEVEL_IN, LISTENER_TOKEN},
@@ -139,6 +139,9 @@ impl SmContext {
     pub(crate) fn accept(&mut self, now: Instant) {
         for _ in 0..ACCEPT_BURST {
             let Some(listener) = self.listener.as_mut() else { return };
+            if !has_room() {
+                return self.rest_listener(now);
+            }
             match listener.accept() {
                 Ok(Some(socket)) => self.accepted(socket, now),
                 Ok(None) => return,
@@ -242,29 +245,42 @@ impl SmContext {
                 connection.maps.unmap(name);
                 Ok(())
             }
+            (Packet::Ring, Phase::Open) => Ok(()),
             (_, _) => Err(misbehaved("it speaks out of turn")),
         }
     }
 
     fn greeted(&mut self, peer: Peer, domain: [u8; 16], fds: Vec<OwnedFd>) -> Result<(), Error> {
-        let theirs = map(domain, fds, &self.shared)?;
+        let theirs = self.map(peer, domain, fds)?;
         let (own, segment) = self.own_side()?;
-        let Some(socket) = self.peers.find(peer).and_then(|it| it.socket.clone()) else {
-            return Ok(());
-        };
         self.heed(peer, &own, &theirs)?;
         // The peer may use the rings, and reach the regions, as soon as it has read Welcome.
         fail::point("welcome");
+        let Some(socket) = theirs.socket.upgrade() else { return Ok(()) };
         self.greet(&socket, (&own, &segment), Packet::Welcome)?;
         self.opened(peer, own, theirs)
     }
 
     fn welcomed(&mut self, peer: Peer, domain: [u8; 16], fds: Vec<OwnedFd>) -> Result<(), Error> {
-        let theirs = map(domain, fds, &self.shared)?;
+        let theirs = self.map(peer, domain, fds)?;
         let own = self.peers.find(peer).and_then(|it| it.own.take());
         let Some(own) = own else { return Ok(()) };
         self.heed(peer, &own, &theirs)?;
         self.opened(peer, own, theirs)
+    }
+
+    /// Checks and maps what a greeting carried.
+    fn map(&mut self, peer: Peer, domain: [u8; 16], fds: Vec<OwnedFd>) -> Result<TheirSide, Error> {
+        let fds: [OwnedFd; GREETING_FDS] =
+            fds.try_into().map_err(|_| misbehaved("its greeting carries too few descriptors"))?;
+        let [segment, table, bell] = fds;
+        let socket = self.peers.find(peer).and_then(|it| it.socket.as_ref());
+        Ok(TheirSide {
+            rings: Arc::new(Rings::open(segment)?),
+            table: self.shared.tables.open(domain, table)?,
+            bell: PeerBell::from_fd(bell)?,
+            socket: Arc::downgrade(socket.ok_or(Error::UnknownPeer)?),
+        })
     }
 
     /// Looks at a peer's pins from now on, until all is given back.
@@ -308,18 +324,6 @@ fn meet(
     policy(&other).map_err(refused)?;
     room::for_a_peer()?;
     Ok((other, ProcessWatch::of(socket)?))
-}
-
-/// Checks and maps what a greeting carried.
-fn map(domain: [u8; 16], fds: Vec<OwnedFd>, shared: &Shared) -> Result<TheirSide, Error> {
-    let fds: [OwnedFd; GREETING_FDS] =
-        fds.try_into().map_err(|_| misbehaved("its greeting carries too few descriptors"))?;
-    let [segment, table, bell] = fds;
-    Ok(TheirSide {
-        rings: Arc::new(Rings::open(segment)?),
-        table: shared.tables.open(domain, table)?,
-        bell: PeerBell::from_fd(bell)?,
-    })
 }
 
 fn refused(words: String) -> Error {

@@ -78,16 +78,12 @@ pub(crate) enum Verdict {
 
 impl Verdict {
     /// The error of a whole transfer.
-    pub(crate) fn into_result(
-        self,
-        needed: Rights,
-        (offset, len): (u64, u64),
-    ) -> Result<(), Error> {
+    pub(crate) fn into_result(self, needed: Rights, range: (u64, u64)) -> Result<(), Error> {
         match self {
             Self::Done => Ok(()),
             Self::Stale => Err(Error::StaleDescriptor),
             Self::Denied(granted) => Err(Error::Denied { granted, needed }),
-            Self::Outside(size) => Err(Error::OutOfRange { offset, len, size }),
+            Self::Outside(size) => Err(Error::OutOfRange { offset: range.0, len: range.1, size }),
         }
     }
 }

@@ -44,10 +44,7 @@ impl Doorbell {
 
 /// One that a peer has sent, for ringing.
 #[derive(Debug)]
-pub(crate) struct PeerBell {
-    eventfd: OwnedFd,
-    signals: &'static Signals,
-}
+pub(crate) struct PeerBell(OwnedFd);
 
 impl PeerBell {
     /// Takes what a peer has sent.
@@ -55,25 +52,24 @@ impl PeerBell {
     /// # Errors
     /// `PeerGone(Misbehaved)` when it is no eventfd.
     pub(crate) fn from_fd(eventfd: OwnedFd) -> Result<Self, Error> {
-        if !is_eventfd(&eventfd)? {
-            return Err(misbehaved("it sent a descriptor that is no eventfd as its doorbell"));
+        if is_eventfd(&eventfd) {
+            return Ok(Self(eventfd));
         }
-        Ok(Self { eventfd, signals: Signals::of_process()? })
+        Err(misbehaved("it sent a descriptor that is no eventfd as its doorbell"))
     }
 
-    /// Wakes whoever has it in an epoll set; never waits for anybody.
-    pub(crate) fn ring(&self) {
-        self.signals.signal(self.eventfd.as_fd());
+    /// Wakes whoever has it in an epoll set; never waits for anybody. `false`: it has to be woken by other means.
+    pub(crate) fn ring(&self) -> bool {
+        Signals::of_process().is_ok_and(|signals| signals.signal(self.0.as_fd()))
     }
 }
 
 /// Asks /proc for the name of the file behind a descriptor: first of the process, and of the thread where the process's first
 /// thread has ended. What is looked up below `thread-self` makes the end of its process dear to the kernel.
-fn is_eventfd(fd: &OwnedFd) -> Result<bool, Error> {
+pub(crate) fn is_eventfd(fd: &OwnedFd) -> bool {
     let ask = |whose| std::fs::read_link(format!("/proc/{whose}/fd/{}", fd.as_raw_fd()));
     let name = ask("self").or_else(|_| ask("thread-self"));
-    let name = name.map_err(|e| Error::os("readlink(/proc/thread-self/fd)", e))?;
-    Ok(name.as_os_str() == "anon_inode:[eventfd]")
+    name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
 }
 
 #[cfg(test)]
@@ -85,7 +81,7 @@ mod tests {
     #[test]
     fn a_doorbell_passed_on_is_accepted_and_a_memfd_is_not() {
         let bell = Doorbell::new().unwrap();
-        PeerBell::from_fd(bell.fd().try_clone_to_owned().unwrap()).unwrap().ring();
+        assert!(PeerBell::from_fd(bell.fd().try_clone_to_owned().unwrap()).unwrap().ring());
         let (_mapping, memfd) = Mapping::create(c"x", 4096, TABLE_SEALS, 0).unwrap();
         let refused = PeerBell::from_fd(memfd).unwrap_err().to_string();
         assert!(refused.contains("no eventfd"), "{refused}");

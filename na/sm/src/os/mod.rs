@@ -1,5 +1,6 @@
 //! What the plugin asks of the operating system, each part behind a safe type of its own.
 
+pub(crate) mod closing;
 pub(crate) mod event;
 #[expect(unsafe_code, reason = "maps memfds and turns mappings into references")]
 pub(crate) mod mapping;

@@ -6,15 +6,15 @@
 //! `io_submit(2)` that names it in `aio_resfd` signals it when it ends. The request here reads no bytes of a memfd of ours, so it
 //! has ended when the call returns. Round trips over eventfds take as long as with `write`, 9.3 us.
 //!
-//! Where the system gives no such queue (`fs.aio-max-nr` is used up, or a sandbox forbids it), the flag is set again before each
-//! write: that leaves a peer which clears it in between, and means to, and one that fills the counter is not woken.
+//! Where the system gives no such queue (`fs.aio-max-nr` is used up, or a sandbox forbids it), it is left alone, and a packet
+//! over the connection's socket wakes the peer ([`crate::link::TheirSide::ring`]).
 
 use std::{
     mem,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     ptr,
     sync::{
-        OnceLock,
+        Mutex, OnceLock,
         atomic::{AtomicPtr, Ordering},
     },
 };
@@ -24,10 +24,8 @@ use hg_na_memory::ForkGuard;
 use hg_na_parts::limits::named;
 use nix::{
     errno::Errno,
-    fcntl::{FcntlArg, OFlag, fcntl},
     libc,
     sys::memfd::{MFdFlags, memfd_create},
-    unistd::write,
 };
 
 /// Results that are fetched at a time; nobody reads them.
@@ -48,6 +46,16 @@ pub(crate) struct Signals {
     queue: OnceLock<Option<(usize, OwnedFd)>>,
     /// A forked child has no queue, nor other things of this process.
     guard: ForkGuard,
+    /// Nor its threads.
+    pub(crate) closing: Mutex<Closing>,
+}
+
+/// What is closed in threads of its own ([`super::closing`]). Nobody who holds the lock of it waits.
+#[derive(Debug, Default)]
+pub(crate) struct Closing {
+    pub(crate) queue: Vec<OwnedFd>,
+    pub(crate) threads: usize,
+    pub(crate) was_told: bool,
 }
 
 /// That of this process: one that was leaked. No lock, which a child that is forked meanwhile would find locked.
@@ -69,15 +77,13 @@ impl Signals {
         {
             return Ok(found);
         }
-        let made = Box::leak(Box::new(Self { queue: OnceLock::new(), guard: ForkGuard::new()? }));
-        // Release: whoever finds it sees it whole. Another thread may have been quicker, and then both have one.
-        let _quicker = PROCESS.compare_exchange(
-            known,
-            ptr::from_mut(made),
-            Ordering::Release,
-            Ordering::Relaxed, // Nothing is read through it.
-        );
-        Ok(made)
+        let new =
+            Self { queue: OnceLock::new(), guard: ForkGuard::new()?, closing: Mutex::default() };
+        let new = Box::into_raw(Box::new(new));
+        // Release: whoever finds it sees it whole. Another thread may have been quicker, and then its own is found (Relaxed: nothing
+        // is read through it).
+        let _quicker = PROCESS.compare_exchange(known, new, Ordering::Release, Ordering::Relaxed);
+        Self::of_process()
     }
 
     /// The queue, if the system gives one.
@@ -85,15 +91,9 @@ impl Signals {
         self.queue.get_or_init(new_queue).as_ref()
     }
 
-    /// Wakes whoever has it in an epoll set.
-    pub(crate) fn signal(&self, eventfd: BorrowedFd<'_>) {
-        if let Some((queue, nothing)) = self.queue()
-            && submit(*queue, nothing, eventfd)
-        {
-            return;
-        }
-        let _gone_when_refused = never_blocking(eventfd);
-        let _full_or_done = write(eventfd, &1_u64.to_ne_bytes());
+    /// Wakes whoever has it in an epoll set; `false`: the system did not take it.
+    pub(crate) fn signal(&self, eventfd: BorrowedFd<'_>) -> bool {
+        self.queue().is_some_and(|(queue, nothing)| submit(*queue, nothing, eventfd))
     }
 }
 
@@ -105,15 +105,6 @@ pub(crate) fn guard() -> Result<&'static ForkGuard, Error> {
     Ok(&Signals::of_process().map_err(named)?.guard)
 }
 
-/// Has writes to it not wait. Its flags are its maker's, too.
-pub(crate) fn never_blocking(eventfd: BorrowedFd<'_>) -> Result<(), Errno> {
-    let flags = OFlag::from_bits_retain(fcntl(eventfd, FcntlArg::F_GETFL)?);
-    if !flags.contains(OFlag::O_NONBLOCK) {
-        fcntl(eventfd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-    }
-    Ok(())
-}
-
 fn new_queue() -> Option<(usize, OwnedFd)> {
     let nothing = memfd_create(c"hg-sm-nothing", MFdFlags::MFD_CLOEXEC).ok()?;
     let mut queue = 0_usize;
@@ -121,7 +112,7 @@ fn new_queue() -> Option<(usize, OwnedFd)> {
     // - `queue` is a word that holds 0, as is asked for, and is overwritten.
     let made = unsafe { libc::syscall(libc::SYS_io_setup, 1_u32, &raw mut queue) };
     if made < 0 {
-        tracing::debug!(error = %Errno::last(), "no queue for signals: peers of this user can block a doorbell if they mean to");
+        tracing::debug!(error = %Errno::last(), "no queue for signals: peers are woken by packets");
         return None;
     }
     Some((queue, nothing))
@@ -156,19 +147,10 @@ fn submit(queue: usize, nothing: &OwnedFd, eventfd: BorrowedFd<'_>) -> bool {
 /// Takes results out, so that their places are free again.
 fn fetch(queue: usize) {
     let mut events = [Event::default(); FETCHED];
-    let time: *const libc::timespec = ptr::null();
+    let (into, time) = (events.as_mut_ptr(), ptr::null::<libc::timespec>());
     // SAFETY:
     // - `events` is FETCHED results to be overwritten; at least 0 are waited for, so there is no time to be given.
-    unsafe {
-        libc::syscall(
-            libc::SYS_io_getevents,
-            queue,
-            0_i64,
-            i64::try_from(FETCHED).unwrap_or(0),
-            events.as_mut_ptr(),
-            time,
-        )
-    };
+    unsafe { libc::syscall(libc::SYS_io_getevents, queue, 0_i64, FETCHED, into, time) };
 }
 
 #[cfg(test)]
@@ -183,17 +165,19 @@ mod tests {
     use super::*;
 
     fn each() -> [Signals; 2] {
-        [new_queue(), None]
-            .map(|queue| Signals { queue: queue.into(), guard: ForkGuard::new().unwrap() })
+        [new_queue(), None].map(|queue| {
+            let guard = ForkGuard::new().unwrap();
+            Signals { queue: queue.into(), guard, closing: Mutex::default() }
+        })
     }
 
     #[test]
     fn signals_are_counted_and_more_of_them_than_a_queue_has_places() {
-        for signals in each() {
-            let eventfd = EventFd::from_flags(EfdFlags::empty()).unwrap();
-            (0..5000).for_each(|_| signals.signal(eventfd.as_fd()));
-            assert_eq!(eventfd.read().unwrap(), 5000);
-        }
+        let ([signals, without], eventfd) =
+            (each(), EventFd::from_flags(EfdFlags::empty()).unwrap());
+        assert!((0..5000).all(|_| signals.signal(eventfd.as_fd())));
+        assert_eq!(eventfd.read().unwrap(), 5000);
+        assert!(!without.signal(eventfd.as_fd()));
     }
 
     #[test]
@@ -208,10 +192,9 @@ mod tests {
             let mut told = [EpollEvent::empty()];
             assert_eq!(epoll.wait(&mut told, 0_u16).unwrap(), 1, "for the write");
             assert_eq!(epoll.wait(&mut told, 0_u16).unwrap(), 0);
-            signals.signal(eventfd.as_fd());
-            if signals.queue().is_some() {
-                assert_eq!(epoll.wait(&mut told, 0_u16).unwrap(), 1);
-            }
+            let was_told = signals.signal(eventfd.as_fd());
+            assert_eq!(epoll.wait(&mut told, 0_u16).unwrap(), usize::from(was_told));
+            assert_eq!(was_told, signals.queue().is_some());
         }
     }
 

@@ -10,10 +10,7 @@
 //! Those of one user that have no number here share that limit, and end, as far as is known, by a hang-up without a goodbye: once
 //! this side has closed first, what they pin stays.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering};
 
 use hg_na::Error;
 use rustc_hash::FxHashMap;
@@ -26,11 +23,7 @@ pub(crate) const LEAVING_MAX: usize = 64;
 
 /// All pin lines.
 #[derive(Debug, Default)]
-pub(crate) struct Boards {
-    list: Mutex<List>,
-    /// `leaving` is not empty, as far as is known: spares those who ask the lock.
-    has_leaving: AtomicBool,
-}
+pub(crate) struct Boards(Mutex<List>);
 
 #[derive(Debug, Default)]
 struct List {
@@ -50,7 +43,7 @@ struct Board {
 
 impl Boards {
     fn lock(&self) -> MutexGuard<'_, List> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a peer's segment, and says so in this side's `own`.
@@ -86,14 +79,11 @@ impl Boards {
             pins::disregard(&own.heed.0); // H2, H3
             list.leaving.extend(board.may_transfer().then_some(board)); // H4
         }
-        // Relaxed: a hint; the list itself is under its lock.
-        self.has_leaving.store(!list.leaving.is_empty(), Ordering::Relaxed);
     }
 
     /// Whether [`Boards::tidy`] is to be called, in a while.
     pub(crate) fn has_leaving(&self) -> bool {
-        // Relaxed: as above.
-        self.has_leaving.load(Ordering::Relaxed)
+        !self.lock().leaving.is_empty()
     }
 
     /// As if the processes of all leaving peers had ended.
@@ -118,8 +108,6 @@ impl Boards {
         list.leaving.retain(Board::may_transfer);
         // Who has ended is in no transfer, though nobody has closed its connection yet.
         list.open.retain(|_, (board, _)| !board.pins_any() || board.may_transfer());
-        // Relaxed: as above.
-        self.has_leaving.store(!list.leaving.is_empty(), Ordering::Relaxed);
     }
 }
 

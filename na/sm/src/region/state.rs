@@ -74,12 +74,8 @@ struct Live {
 impl Regions {
     /// No region yet.
     pub(crate) fn new(table: OwnedTable) -> Arc<Self> {
-        Arc::new(Self {
-            table,
-            boards: Boards::default(),
-            live: Mutex::default(),
-            retired: Mutex::new(Vec::new()),
-        })
+        let (boards, live, retired) = Default::default();
+        Arc::new(Self { table, boards, live, retired })
     }
 
     /// The memory of a region that is registered, and what it grants. Whoever takes it back waits until the memory is dropped.

@@ -16,6 +16,7 @@
 //! | 4 Map | index and generation (4 each) of a region, its proof (16) | |
 //! | 5 Mapped | index, generation, status (4) | the memfd, with status 0 |
 //! | 6 Unmap | index, generation | |
+//! | 7 Ring | | |
 //!
 //! Magic, kind 3, length and sentence keep their places in every version, so that an older side can read why it is refused. How
 //! long segments and tables are goes by the version; a memfd of another size is refused when it is mapped.
@@ -25,7 +26,7 @@ use hg_na::GoneReason;
 use crate::descriptor::RegionName;
 
 /// The version that this code speaks.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 
 /// Descriptors of a Hello or a Welcome: segment, region table, doorbell.
 pub(crate) const GREETING_FDS: usize = 3;
@@ -43,6 +44,7 @@ const REFUSE: u32 = 3;
 const MAP: u32 = 4;
 const MAPPED: u32 = 5;
 const UNMAP: u32 = 6;
+const RING: u32 = 7;
 
 /// What an owner answers who was asked for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +72,8 @@ pub(crate) enum Packet {
     Mapped(RegionName, Status),
     /// From an owner: the region is unregistered.
     Unmap(RegionName),
+    /// In place of the doorbell. All other packets ring, too.
+    Ring,
 }
 
 impl Packet {
@@ -88,6 +92,7 @@ impl Packet {
             Self::Map(name, proof) => (MAP, named(name, proof)),
             Self::Mapped(name, status) => (MAPPED, named(name, &(*status as u32).to_le_bytes())),
             Self::Unmap(name) => (UNMAP, named(name, &[])),
+            Self::Ring => (RING, Vec::new()),
         };
         let len = u32::try_from(body.len()).expect("a packet is short");
         let words = [VERSION, kind, len].map(u32::to_le_bytes);
@@ -132,6 +137,7 @@ impl Reader<'_> {
             MAP => Packet::Map(self.name()?, self.take()?),
             MAPPED => Packet::Mapped(self.name()?, self.status()?),
             UNMAP => Packet::Unmap(self.name()?),
+            RING => Packet::Ring,
             _ => return None,
         })
     }
@@ -184,7 +190,7 @@ mod tests {
         let mut hello = Packet::Hello([7; 16]).encode();
         hello[4] = 9;
         let refused = Packet::decode(&hello);
-        let names_both = |why: &str| why.contains("version 9 at one side, 7 at the other");
+        let names_both = |why: &str| why.contains("version 9 at one side, 8 at the other");
         assert!(
             matches!(&refused, Err(GoneReason::Refused(why)) if names_both(why)),
             "{refused:?}"
@@ -210,7 +216,7 @@ mod tests {
 
         #[test]
         fn every_packet_survives_its_wire_form(
-            index: u32, generation: u32, random: [u8; 16], kind in 0..8, sentence in "[ -~]{0,256}",
+            index: u32, generation: u32, random: [u8; 16], kind in 0..9, sentence in "[ -~]{0,256}",
         ) {
             let name = RegionName { index, generation };
             let packet = match kind {
@@ -221,6 +227,7 @@ mod tests {
                 4 => Packet::Unmap(name),
                 5 => Packet::Hello(random),
                 6 => Packet::Welcome(random),
+                7 => Packet::Ring,
                 _ => Packet::Refuse(sentence),
             };
             let bytes = packet.encode();

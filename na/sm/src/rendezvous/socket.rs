@@ -1,7 +1,7 @@
 //! Abstract sockets (`SOCK_SEQPACKET`): one packet is one message of the handshake, and the end of the
 //! connection is the end of the peer. Nothing here blocks.
 //!
-//! Packets are received by `rustix`: `nix` gives no control messages at all when some were cut off (`MSG_CTRUNC`), and the descriptors
+//! Packets are looked at by `rustix`: `nix` gives no control messages at all when some were cut off (`MSG_CTRUNC`), and the descriptors
 //! that did arrive stay open for ever.
 //!
 //! A process at its limit of descriptors cannot accept, and so could not even refuse. [`Listener`] keeps
@@ -18,11 +18,14 @@ use hg_na::{Error, GoneReason};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
+    libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{
-        AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind,
-        connect, getsockname, getsockopt, listen, sendmsg, socket, sockopt,
+        AddressFamily, Backlog, ControlMessage, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr,
+        bind, connect, getsockname, getsockopt, listen, recv, sendmsg, setsockopt, shutdown,
+        socket, sockopt,
     },
+    unistd::geteuid,
 };
 
 use rustix::{
@@ -34,11 +37,18 @@ use rustix::{
     process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open},
 };
 
-use hg_na_memory::NotInherited;
+use hg_na_memory::{ForkGuard, NotInherited};
 use hg_na_parts::limits::{nofile, os_error};
 
 use super::{name::Name, packet::Packet};
-use crate::os::{errno, misbehaved};
+use crate::os::{
+    closing::{close_elsewhere, has_room},
+    errno,
+    event::is_eventfd,
+    mapping::seals_of,
+    misbehaved,
+    signals::guard,
+};
 
 /// Setting: the number of a descriptor of this process, a socket that whoever has started it bound to the address of context 0. Only
 /// with `regions` off: who connected before this process listened is told of whoever did.
@@ -95,15 +105,35 @@ pub(crate) enum Received {
 }
 
 /// One end of a connection. A forked child has none of it: it would keep the connection open when this process is gone.
+///
+/// Whoever closes a descriptor for the last time may have to wait for as long as its maker likes: so do a receiver that drops it, and who
+/// closes a socket in which it waits. So it is looked at before it is taken, and what is neither memory nor an eventfd, and a
+/// socket that still holds descriptors, is closed by [`close_elsewhere`].
 #[derive(Debug)]
 pub(crate) struct Socket {
-    _kept: NotInherited,
-    fd: OwnedFd,
+    /// There until it is dropped.
+    end: Option<(NotInherited, OwnedFd)>,
+    /// A child that was not forked by libc has the connection itself, and leaves it alone.
+    guard: Option<&'static ForkGuard>,
 }
 
 impl From<OwnedFd> for Socket {
     fn from(fd: OwnedFd) -> Self {
-        Self { _kept: NotInherited::new(fd.as_fd()), fd }
+        Self { end: Some((NotInherited::new(fd.as_fd()), fd)), guard: guard().ok() }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let Some((kept, fd)) = self.end.take() else { return };
+        drop(kept);
+        if self.guard.is_some_and(|it| !it.is_child()) {
+            // From now on nothing comes.
+            let _hung_up_already = shutdown(fd.as_raw_fd(), Shutdown::Both);
+            if holds_descriptors(&fd) {
+                close_elsewhere(vec![fd]);
+            }
+        }
     }
 }
 
@@ -112,8 +142,11 @@ impl Socket {
     ///
     /// # Errors
     /// `PeerGone(Unreachable)` when nobody listens there, [`Error::Again`] when too many wait there
-    /// to be accepted, [`Error::Limit`].
+    /// to be accepted, or here to be closed, [`Error::Limit`].
     pub(crate) fn connect(name: &Name, context: u8) -> Result<Self, Error> {
+        if !has_room() {
+            return Err(Error::Again);
+        }
         let socket = new_socket()?;
         match connect(socket.as_raw_fd(), &abstract_address(name, context)?) {
             Ok(()) => Ok(Self::from(socket)),
@@ -136,7 +169,7 @@ impl Socket {
         let control = if fds.is_empty() { &[][..] } else { &rights[..] };
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let pieces = [IoSlice::new(bytes)];
-        match sendmsg::<()>(self.fd.as_raw_fd(), &pieces, control, flags, None) {
+        match sendmsg::<()>(self.fd().as_raw_fd(), &pieces, control, flags, None) {
             Ok(_all_of_it) => Ok(Sent::Done),
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(Sent::Full),
             Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(Sent::Closed),
@@ -157,21 +190,13 @@ impl Socket {
     /// Receives one packet.
     ///
     /// # Errors
-    /// `PeerGone(Misbehaved)` when it does not fit into the buffer or carries too many descriptors. What did
-    /// arrive is closed.
+    /// `PeerGone(Misbehaved)` when it does not fit into the buffer, or carries too many descriptors or wrong ones. It is left where it
+    /// was.
     pub(crate) fn recv(&self, buffer: &mut [u8]) -> Result<Received, Error> {
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(PACKET_FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let (flags, room) = (RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC, buffer.len());
-        let mut bytes = [IoSliceMut::new(buffer)];
-        let mut receive = || recvmsg(&self.fd, &mut bytes, &mut control, flags).map_err(errno);
-        // A peer that closed before it had read everything leaves ECONNRESET, which comes once, and
-        // in front of what it had sent: the reason why it refused, for example.
-        let received = match receive() {
-            Err(Errno::ECONNRESET) => receive(),
-            other => other,
-        };
-        let RecvMsg { bytes: len, flags, .. } = match received {
+        let room = buffer.len();
+        let RecvMsg { bytes: len, flags, .. } = match peek(self.fd(), buffer, &mut control) {
             Ok(received) => received,
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(Received::Nothing),
             Err(Errno::ECONNRESET | Errno::EPIPE) => return Ok(Received::Closed),
@@ -182,31 +207,41 @@ impl Socket {
             _ => None,
         });
         let fds: Vec<OwnedFd> = rights.flatten().collect();
-        if flags.contains(ReturnFlags::TRUNC) {
-            return Err(misbehaved(format!("it sent a packet of more than {room} bytes")));
-        }
         let are_lost = flags.contains(ReturnFlags::CTRUNC);
-        if fds.len() > PACKET_FDS_MAX || are_lost && fds.len() == PACKET_FDS_MAX {
-            return Err(misbehaved("it sent more descriptors than a packet may carry"));
-        }
-        if are_lost {
-            // There was room in the buffer, so the kernel could not install them.
-            return Ok(Received::Message { len, fds: Err(os_error("recvmsg", Errno::EMFILE)) });
-        }
-        // An empty packet is no message of ours; from a closed end it is what recvmsg returns for ever.
-        Ok(if len == 0 { Received::Closed } else { Received::Message { len, fds: Ok(fds) } })
+        let wrong = if flags.contains(ReturnFlags::TRUNC) {
+            format!("it sent a packet of more than {room} bytes")
+        } else if fds.len() > PACKET_FDS_MAX || are_lost && fds.len() == PACKET_FDS_MAX {
+            "it sent more descriptors than a packet may carry".to_owned()
+        } else if !fds.iter().all(|fd| seals_of(fd).is_some() || is_eventfd(fd)) {
+            "it sent a descriptor that is neither memory nor an eventfd".to_owned()
+        } else if !are_lost {
+            take(self.fd());
+            let packet = Received::Message { len, fds: Ok(fds) };
+            // An empty packet is no message of ours; from a closed end it is what recvmsg returns for ever.
+            return Ok(if len == 0 { Received::Closed } else { packet });
+        } else {
+            // There was room in the buffer, so the kernel could not install them. To take it drops them: those of another user wait.
+            let no_place = os_error("recvmsg", Errno::EMFILE);
+            if self.peer_credentials()?.uid != geteuid().as_raw() {
+                return Err(no_place);
+            }
+            take(self.fd());
+            return Ok(Received::Message { len, fds: Err(no_place) });
+        };
+        close_elsewhere(fds);
+        Err(misbehaved(wrong))
     }
 
     /// Who is at the other end: who connected, or who listened.
     pub(crate) fn peer_credentials(&self) -> Result<Credentials, Error> {
-        let credentials = getsockopt(&self.fd, sockopt::PeerCredentials)
+        let credentials = getsockopt(&self.fd(), sockopt::PeerCredentials)
             .map_err(|e| os_error("getsockopt(SO_PEERCRED)", e))?;
         Ok(Credentials { pid: credentials.pid(), uid: credentials.uid() })
     }
 
     /// For the epoll set.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.end.as_ref().expect("it is not dropped").1.as_fd()
     }
 }
 
@@ -218,7 +253,6 @@ pub(crate) struct Listener {
     socket: OwnedFd,
     /// Any descriptor, to be given up for a refusal.
     reserve: Option<OwnedFd>,
-    refused: u64,
 }
 
 impl Listener {
@@ -259,7 +293,7 @@ impl Listener {
     fn listen(socket: OwnedFd) -> Result<Self, Error> {
         listen(&socket, BACKLOG).map_err(|e| os_error("listen", e))?;
         let kept = NotInherited::new(socket.as_fd());
-        Ok(Self { _kept: kept, reserve: Some(new_socket()?), socket, refused: 0 })
+        Ok(Self { _kept: kept, reserve: Some(new_socket()?), socket })
     }
 
     /// The next connection that waits; `None` when there is none (any more).
@@ -292,40 +326,68 @@ impl Listener {
 
     fn refuse_one(&mut self) -> Result<(), Error> {
         drop(self.reserve.take());
-        let refused = match self.accept_now() {
-            Ok(socket) => {
-                self.refuse(&Socket::from(socket));
-                Ok(())
-            }
-            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => Ok(()),
-            Err(error) => Err(os_error("accept4", error)),
-        };
+        let refused = self.accept_now().map(|socket| {
+            let sentence = format!(
+                "it has no file descriptor left for another peer (its RLIMIT_NOFILE is {}): raise that \
+                 with `ulimit -n` there, or connect fewer peers",
+                nofile()
+            );
+            // The sentence is a courtesy: a peer that does not take it sees the hang-up.
+            let _sent = Socket::from(socket).send(&Packet::Refuse(sentence).encode(), &[]);
+            tracing::warn!("no file descriptor left: a peer was refused");
+        });
         // The refused one is closed by now, and its place free, unless another thread took it.
         self.reserve = new_socket().ok();
-        refused
-    }
-
-    fn refuse(&mut self, socket: &Socket) {
-        let sentence = format!(
-            "it has no file descriptor left for another peer (its RLIMIT_NOFILE is {}): raise that \
-             with `ulimit -n` there, or connect fewer peers",
-            nofile()
-        );
-        // The sentence is a courtesy: a peer that does not take it sees the hang-up.
-        let _sent = socket.send(&Packet::Refuse(sentence).encode(), &[]);
-        self.refused += 1;
-        tracing::warn!(refused = self.refused, "no file descriptor left: a peer was refused");
-    }
-
-    /// Connections that were refused for want of descriptors; each was logged.
-    #[cfg(test)]
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused
+        match refused {
+            Ok(()) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => Ok(()),
+            Err(error) => Err(os_error("accept4", error)),
+        }
     }
 
     /// For the epoll set, level-triggered.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// Looks at the next packet, and leaves it there: descriptors that are not kept are not closed for good.
+fn peek(
+    socket: BorrowedFd<'_>,
+    into: &mut [u8],
+    control: &mut RecvAncillaryBuffer<'_>,
+) -> Result<RecvMsg, Errno> {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
+    let mut bytes = [IoSliceMut::new(into)];
+    let mut look = || recvmsg(socket, &mut bytes, control, flags).map_err(errno);
+    // A peer that closed before it had read everything leaves ECONNRESET, which comes once, and
+    // in front of what it had sent: the reason why it refused, for example.
+    match look() {
+        Err(Errno::ECONNRESET) => look(),
+        other => other,
+    }
+}
+
+/// Takes the packet that was looked at, without descriptors.
+fn take(socket: BorrowedFd<'_>) {
+    while recv(socket.as_raw_fd(), &mut [], MsgFlags::MSG_DONTWAIT) == Err(Errno::ECONNRESET) {}
+}
+
+/// Whether descriptors wait in a socket at whose end nothing comes any more.
+fn holds_descriptors(socket: &OwnedFd) -> bool {
+    // The name of its sender tells a packet from the end, which is as empty as some are.
+    let _it_is_a_unix_socket = setsockopt(socket, sockopt::PassCred, &true);
+    let mut space = nix::cmsg_space!(libc::ucred);
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK;
+    loop {
+        let packet =
+            nix::sys::socket::recvmsg::<()>(socket.as_raw_fd(), &mut [], Some(&mut space), flags);
+        match packet.map(|it| it.cmsgs().map(|mut all| all.next().is_some())) {
+            Ok(Ok(true)) => take(socket.as_fd()),
+            Err(Errno::ECONNRESET) => {}
+            // There was no room for more than the name.
+            Ok(Err(_)) => return true,
+            Ok(Ok(false)) | Err(_) => return false,
+        }
     }
 }
 

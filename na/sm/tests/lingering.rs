@@ -1,0 +1,208 @@
+//! Descriptors whose last close waits (a TCP socket that lingers, with bytes that nobody reads) hold up nobody, wherever they were sent.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+use std::{
+    io::{IoSlice, Write as _},
+    net::{TcpListener, TcpStream},
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd},
+    time::Instant,
+};
+
+use hg_na::{Completion, Context, Message, Op, OpenOptions, Plugin as _, QUIET};
+use nix::{
+    errno::Errno,
+    libc::{self, linger},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{
+        AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg,
+        setsockopt, socket, sockopt,
+    },
+    sys::wait::{WaitStatus, waitpid},
+    unistd::{ForkResult, fork, pipe},
+};
+use watchdog::{Watchdog, in_time};
+
+#[path = "common/denied.rs"]
+mod denied;
+
+fn open(settings: &[(&str, &str)]) -> Box<dyn Context> {
+    let mut options = OpenOptions::listening();
+    let owned = settings.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+    options.settings.extend(owned);
+    hg_na_sm::SmPlugin.open(&"sm://".parse().unwrap(), &options).unwrap().context(0).unwrap()
+}
+
+/// Closing it for good takes an hour, unless its other end goes.
+fn lingering(listener: &TcpListener) -> (OwnedFd, TcpStream) {
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let other = listener.accept().unwrap().0;
+    setsockopt(&socket, sockopt::SndBuf, &4096).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.write(&[0; 1 << 16]).is_ok() {}
+    setsockopt(&socket, sockopt::Linger, &linger { l_onoff: 1, l_linger: 3600 }).unwrap();
+    (socket.into(), other)
+}
+
+/// Somebody who has connected and not said anything yet.
+fn stranger(target: &dyn Context) -> OwnedFd {
+    let name = format!("hydrargyrum/{}", target.address().as_str().strip_prefix("sm://").unwrap());
+    let kind = (AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC);
+    let stranger = socket(kind.0, kind.1, kind.2, None).unwrap();
+    connect(stranger.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes()).unwrap()).unwrap();
+    stranger
+}
+
+fn send(stranger: &OwnedFd, bytes: &[u8], fds: &[RawFd]) {
+    let rights = [ControlMessage::ScmRights(fds)];
+    let control = if fds.is_empty() { &[][..] } else { &rights[..] };
+    let pieces = [IoSlice::new(bytes)];
+    sendmsg::<()>(stranger.as_raw_fd(), &pieces, control, MsgFlags::MSG_NOSIGNAL, None).unwrap();
+}
+
+/// A request of somebody else is heard.
+fn serves(target: &mut dyn Context, other: &mut dyn Context) {
+    let (to, start) = (other.lookup(target.address()).unwrap(), Instant::now());
+    other.post(QUIET, Op::SendUnexpected { to, message: Message::copied(b"request") }).unwrap();
+    let mut done = Vec::new();
+    while !done.iter().any(|it| matches!(it, Completion::Unexpected { .. })) {
+        in_time!(start, "nothing is served");
+        target.progress(Instant::now(), &mut done).unwrap();
+        other.progress(Instant::now(), &mut Vec::new()).unwrap();
+    }
+}
+
+const MORE_THAN_MAY_WAIT: usize = 80;
+/// In which all would have been let in.
+const ROUNDS: usize = 10_000;
+
+/// The magic bytes, the version, and a kind that nobody may say at once: to unmap a region.
+const OUT_OF_TURN: &[u8] = b"HgSm\x08\0\0\0\x06\0\0\0\x08\0\0\0\0\0\0\0\0\0\0\0";
+
+#[test]
+fn descriptors_whose_close_waits_hold_up_nobody_wherever_they_are_sent() {
+    let _watchdog = Watchdog::start();
+    type Sends = fn(&OwnedFd, RawFd);
+    let cases: [(&str, Sends); 7] = [
+        ("with nonsense", |to, fd| send(to, b"nonsense", &[fd])),
+        ("out of turn", |to, fd| send(to, OUT_OF_TURN, &[fd])),
+        ("with a packet that is too long", |to, fd| send(to, &[0; 4096], &[fd])),
+        ("with too many others", |to, fd| send(to, b"many", &[&[0; 200][..], &[fd]].concat())),
+        ("alone", |to, fd| send(to, b"", &[fd])),
+        ("behind what is wrong", |to, fd| {
+            send(to, b"nonsense", &[]);
+            send(to, b"", &[]);
+            send(to, b"more", &[fd]);
+        }),
+        ("behind what is empty", |to, fd| {
+            send(to, b"", &[]);
+            send(to, b"", &[fd]);
+        }),
+    ];
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    setsockopt(&listener, sockopt::RcvBuf, &4096).unwrap();
+    let (mut target, mut full) = (open(&[]), open(&[("max-peers", "1")]));
+    let (mut first, mut last) = (open(&[]), open(&[]));
+    serves(full.as_mut(), first.as_mut());
+    let mut held = Vec::new();
+    for (case, sends) in cases {
+        for context in [&mut target, &mut full] {
+            let (socket, other) = lingering(&listener);
+            let stranger = stranger(context.as_ref());
+            sends(&stranger, socket.as_raw_fd());
+            drop(socket);
+            let start = Instant::now();
+            while !is_gone(&stranger) {
+                in_time!(start, "{case}: it is not sent away");
+                context.progress(Instant::now(), &mut Vec::new()).unwrap();
+            }
+            held.push((stranger, other));
+        }
+        serves(target.as_mut(), last.as_mut());
+        serves(full.as_mut(), first.as_mut());
+    }
+    // Those of so many wait that nobody else is let in; who is there is served.
+    for _ in 0..MORE_THAN_MAY_WAIT {
+        let (stranger, (socket, other)) = (stranger(target.as_ref()), lingering(&listener));
+        send(&stranger, b"nonsense", &[socket.as_raw_fd()]);
+        held.push((stranger, other));
+    }
+    for _ in 0..ROUNDS {
+        target.progress(Instant::now(), &mut Vec::new()).unwrap();
+    }
+    assert!(!held.iter().all(|(stranger, _)| is_gone(stranger)));
+    a_forked_child_lets_in_newcomers();
+    let strangers: Vec<_> = held.into_iter().map(|(stranger, _ended)| stranger).collect();
+    serves(target.as_mut(), last.as_mut());
+    // Their other ends are gone: nothing waits any more.
+    all_are_gone(target.as_mut(), &strangers);
+}
+
+/// Whatever waits in this process.
+fn a_forked_child_lets_in_newcomers() {
+    #[expect(unsafe_code, reason = "a child that goes on without executing another program")]
+    // SAFETY:
+    // - the child takes no lock that another thread of this process may have held at the fork, and ends without unwinding.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let serves = || serves(open(&[]).as_mut(), open(&[]).as_mut());
+            let result = std::panic::catch_unwind(serves);
+            #[expect(unsafe_code, reason = "ends without running anything of the parent's")]
+            // SAFETY:
+            // - a system call.
+            unsafe {
+                libc::_exit(i32::from(result.is_err()))
+            }
+        }
+        ForkResult::Parent { child } => {
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+        }
+    }
+}
+
+#[test]
+fn without_a_thread_descriptors_stay_open_until_there_is_one_and_then_newcomers_are_let_in() {
+    let _watchdog = Watchdog::start();
+    let (mut target, mut other) = (open(&[]), open(&[]));
+    // Whoever sends wrong bytes alone has nothing closed for him.
+    let harmless: Vec<_> = (0..MORE_THAN_MAY_WAIT).map(|_| stranger(target.as_ref())).collect();
+    harmless.iter().for_each(|it| send(it, &[0; 4096], &[]));
+    let (mut strangers, mut pipes) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        let target = target.as_mut();
+        let (strangers, pipes) = (&mut strangers, &mut pipes);
+        scope.spawn(move || {
+            denied::deny(&[libc::SYS_clone, libc::SYS_clone3], Errno::EAGAIN);
+            all_are_gone(target, &harmless);
+            for _ in 0..MORE_THAN_MAY_WAIT {
+                let ((end, other_end), stranger) = (pipe().unwrap(), stranger(target));
+                send(&stranger, b"nonsense", &[other_end.as_raw_fd()]);
+                strangers.push(stranger);
+                pipes.push(end);
+            }
+            for _ in 0..ROUNDS {
+                target.progress(Instant::now(), &mut Vec::new()).unwrap();
+            }
+        });
+    });
+    assert!(!strangers.iter().all(is_gone), "nobody keeps count");
+    assert!(!pipes.iter().any(is_gone), "they were closed by the thread that makes progress");
+    all_are_gone(target.as_mut(), &strangers);
+    serves(target.as_mut(), other.as_mut());
+    all_are_gone(target.as_mut(), &pipes);
+}
+
+/// They are let in, and sent away.
+fn all_are_gone(target: &mut dyn Context, strangers: &[OwnedFd]) {
+    let start = Instant::now();
+    while !strangers.iter().all(is_gone) {
+        in_time!(start, "newcomers are let in no more");
+        target.progress(Instant::now(), &mut Vec::new()).unwrap();
+    }
+}
+
+/// Whether the other side has hung up.
+fn is_gone(stranger: &OwnedFd) -> bool {
+    let mut hang_up = [PollFd::new(stranger.as_fd(), PollFlags::empty())];
+    poll(&mut hang_up, PollTimeout::ZERO).unwrap() > 0
+}
