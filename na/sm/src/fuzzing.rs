@@ -242,7 +242,7 @@ impl Liar {
                 0 => link.own.rings.attention.0.store(value, Ordering::Relaxed),
                 1 => link.own.rings.space_wanted.0.store(value, Ordering::Relaxed),
                 2 => link.own.rings.heed.0.store(value, Ordering::Relaxed),
-                _ => link.theirs.ring(),
+                _ => _ = link.theirs.ring(),
             },
             5 => {
                 let word = &link.own.rings.pins.0[at % PINS];

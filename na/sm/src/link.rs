@@ -103,13 +103,10 @@ pub(crate) struct TheirSide {
 }
 
 impl TheirSide {
-    /// Wakes the peer; never waits for it. A socket that is full wakes it, too.
-    pub(crate) fn ring(&self) {
-        if !self.bell.ring()
-            && let Some(socket) = self.socket.upgrade()
-        {
-            let _full_is_fine = socket.send(&Packet::Ring.encode(), &[]);
-        }
+    /// Wakes the peer; never waits for it. `false`: the system refused. A socket that is full wakes it, too.
+    pub(crate) fn ring(&self) -> bool {
+        let send = |socket: Arc<Socket>| socket.send(&Packet::Ring.encode(), &[]).is_ok();
+        self.bell.ring() || self.socket.upgrade().is_none_or(send)
     }
 }
 
@@ -229,9 +226,11 @@ impl Link {
 
     /// Rings the peer, which does not look.
     #[cold]
-    pub(crate) fn ring(&self) {
+    pub(crate) fn ring(&mut self) {
         fail::point("ring");
-        self.theirs.ring();
+        if !self.theirs.ring() {
+            self.attention_bell = Bell::default(); // It is due again.
+        }
     }
 
     /// Publishes a message whose bytes lie in the own arena.
@@ -299,8 +298,8 @@ impl Link {
     pub(crate) fn write_back(&mut self, ring: usize) {
         fail::point("write-back");
         self.rx[ring].write_back(&self.own.rings.popped[ring].0);
-        if self.space_bell.is_due(&self.theirs.rings.space_wanted.0) {
-            self.theirs.ring();
+        if self.space_bell.is_due(&self.theirs.rings.space_wanted.0) && !self.theirs.ring() {
+            self.space_bell = Bell::default(); // It is due again.
         }
     }
 

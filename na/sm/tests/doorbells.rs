@@ -8,15 +8,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Completion, Context, Message, Op, OpenOptions, Plugin as _, QUIET};
+use hg_na::{Completion, Context, Message, Op, OpenOptions, Peer, Plugin as _, QUIET};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
     libc,
-    sys::prctl::set_no_new_privs,
     unistd::{read, write},
 };
 use watchdog::{LIMIT, Watchdog, in_time};
+
+#[path = "common/denied.rs"]
+mod denied;
+
+use denied::deny;
 
 fn open() -> Box<dyn Context> {
     let options = OpenOptions::listening();
@@ -54,31 +58,9 @@ fn round(context: &mut dyn Context) -> usize {
     done.iter().filter(|it| matches!(it, Completion::Unexpected { .. })).count()
 }
 
-/// Has the kernel refuse asynchronous operations to this thread from now on, as where they are used up.
+/// Refuses them to this thread from now on, as where they are used up.
 fn deny_asynchronous_operations() {
-    let statement = |code, jt, k| libc::sock_filter { code, jt, jf: 0, k };
-    let code = |bits: u32| u16::try_from(bits).unwrap();
-    let (load, skip_if) = (libc::BPF_LD | libc::BPF_W, libc::BPF_JMP | libc::BPF_JEQ);
-    let number = u32::try_from(std::mem::offset_of!(libc::seccomp_data, nr)).unwrap();
-    let mut filter = [
-        statement(code(load | libc::BPF_ABS), 0, number),
-        statement(code(skip_if), 2, u32::try_from(libc::SYS_io_setup).unwrap()),
-        statement(code(skip_if), 1, u32::try_from(libc::SYS_io_submit).unwrap()),
-        statement(code(libc::BPF_RET), 0, libc::SECCOMP_RET_ALLOW),
-        statement(code(libc::BPF_RET), 0, libc::SECCOMP_RET_ERRNO | libc::EAGAIN.unsigned_abs()),
-    ];
-    let len = u16::try_from(filter.len()).unwrap();
-    let program = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
-    set_no_new_privs().unwrap();
-    #[expect(unsafe_code, reason = "seccomp(2), for which no crate of ours has a safe call")]
-    // SAFETY:
-    // - arguments: an operation, no flags, and a program that lives until the call is over.
-    // - effects: further system calls of this thread, as the program says; memory is not touched.
-    let answer = unsafe {
-        let filter = libc::SECCOMP_SET_MODE_FILTER;
-        libc::syscall(libc::SYS_seccomp, filter, 0, &raw const program)
-    };
-    assert_eq!(answer, 0, "seccomp: {}", Errno::last());
+    deny(&[libc::SYS_io_setup, libc::SYS_io_submit], Errno::EAGAIN);
     let mut queue = 0_usize;
     #[expect(unsafe_code, reason = "io_setup(2), for which no crate of ours has a safe call")]
     // SAFETY:
@@ -98,19 +80,52 @@ fn so_it_is_where_the_system_has_no_asynchronous_operations_left() {
     is_rung_all_the_same();
 }
 
+#[test]
+fn a_sleeper_whom_nothing_could_wake_is_woken_by_the_next_message() {
+    deny_asynchronous_operations();
+    let _watchdog = Watchdog::start();
+    let (mut one, mut other) = (open(), open());
+    let (to, start) = connect(one.as_mut(), other.as_mut());
+    while !other.may_sleep() {
+        assert_eq!(round(other.as_mut()), 0);
+    }
+    std::thread::scope(|scope| {
+        let one = one.as_mut();
+        scope.spawn(move || {
+            deny(&[libc::SYS_sendmsg], Errno::ENOBUFS);
+            post(one, to);
+        });
+    });
+    other.waiter().wait(Some(Duration::ZERO)).unwrap();
+    post(one.as_mut(), to);
+    let mut came = 0;
+    while came < 2 {
+        other.waiter().wait(Some(LIMIT)).unwrap();
+        came += round(other.as_mut());
+        in_time!(start, "only {came} came");
+    }
+}
+
+fn post(from: &mut dyn Context, to: Peer) {
+    from.post(QUIET, Op::SendUnexpected { to, message: Message::copied(b"request") }).unwrap();
+}
+
+/// One request gets through.
+fn connect(one: &mut dyn Context, other: &mut dyn Context) -> (Peer, Instant) {
+    let (to, start) = (one.lookup(other.address()).unwrap(), Instant::now());
+    post(one, to);
+    while round(other) == 0 {
+        round(one);
+        in_time!(start, "no connection");
+    }
+    (to, start)
+}
+
 fn is_rung_all_the_same() {
     let _watchdog = Watchdog::start();
     let (mut one, mut other) = (open(), open());
     let before = eventfds();
-    let (to, start) = (one.lookup(other.address()).unwrap(), Instant::now());
-    let post = |one: &mut dyn Context| {
-        one.post(QUIET, Op::SendUnexpected { to, message: Message::copied(b"request") }).unwrap();
-    };
-    post(one.as_mut());
-    while round(other.as_mut()) == 0 {
-        round(one.as_mut());
-        in_time!(start, "no connection");
-    }
+    let (to, start) = connect(one.as_mut(), other.as_mut());
     let bells: Vec<RawFd> = eventfds().difference(&before).copied().collect();
     assert_eq!(bells.len(), 4, "that of either side, once on each");
     for _ in 0..3 {
@@ -120,7 +135,7 @@ fn is_rung_all_the_same() {
         while !other.may_sleep() {
             assert_eq!(round(other.as_mut()), 0);
         }
-        post(one.as_mut());
+        post(one.as_mut(), to);
         let mut came = 0;
         while came == 0 {
             other.waiter().wait(Some(LIMIT)).unwrap();

@@ -107,7 +107,7 @@ impl SmContext {
     #[inline(never)]
     fn tell(&mut self, to: Peer, id: OpId, token: Token, sent: Inline) -> OpId {
         if sent == Inline::Ring
-            && let Some(link) = self.peers.find(to).and_then(|it| it.link.as_ref())
+            && let Some(link) = self.peers.find(to).and_then(|it| it.link.as_mut())
         {
             link.ring();
         }
