@@ -15,7 +15,7 @@ use crate::raw::ending;
 use crate::report::{self, Figure};
 use crate::{
     bandwidth, clients, faults, first, frozen, given, held, hung, idle, instructions, invoke,
-    memory, rate, routing, shuffle, soak, sort, syscalls, table, visor, waits, ways,
+    memory, rate, routing, shuffle, soak, sort, syscalls, table, ucx, visor, waits, ways,
 };
 
 /// Measures Hydrargyrum, and what this machine allows.
@@ -87,6 +87,8 @@ enum Command {
     Busy(waits::BusyArguments),
     /// How long others wait for an engine's lock while a handler pulls.
     Held(held::Arguments),
+    /// Calls inside a node beside `ucx_perftest`, UCX's own program (package `ucx-utils`).
+    Ucx(ucx::Arguments),
     /// Through the daemon `hg-visor`: calls, connections, applications, threads, beside the same without.
     Visor(visor::Arguments),
     /// An application; started by `visor`.
@@ -193,6 +195,7 @@ fn measured(arguments: Arguments) -> Result<(), Error> {
         Command::Waits(waits) => waits::run(&waits, arguments.json),
         Command::Busy(busy) => waits::busy(&busy),
         Command::Held(held) => held::run(&held, arguments.json),
+        Command::Ucx(beside) => ucx::run(&beside, arguments.json),
         Command::Visor(parts) => visor::run(&parts, arguments.json),
         Command::Visitor(visitor) => visor::visit(&visitor),
         Command::Clients(clients) => clients::run(&clients, arguments.json),

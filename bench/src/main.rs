@@ -63,6 +63,7 @@ mod syscalls;
 mod table;
 mod tools;
 mod turns;
+mod ucx;
 mod visor;
 mod waits;
 mod ways;

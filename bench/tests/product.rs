@@ -244,3 +244,11 @@ fn who_ends_a_run_by_a_signal_is_told_that_there_are_no_figures() {
     assert_eq!(run.0.wait().expect("nobody else waits for it").code(), Some(143));
     assert_eq!(last, "hg-perf: ended by a signal before the figures, which come at the end alone");
 }
+
+#[test]
+fn what_is_compared_with_ucx_says_which_package_is_missing() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hg-perf"));
+    let output = command.args(["ucx", "--sizes", "8"]).env("PATH", "/nowhere").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("`ucx-utils`"), "{said}");
+}

@@ -58,7 +58,7 @@ impl Pingpong {
         let limit = Instant::now() + PATIENCE;
         loop {
             let client = self.start(self.cores.origin, &["-P", &port, "127.0.0.1"])?;
-            let (output, complaint) = client.ended(limit)?;
+            let (output, complaint) = client.ended(PROGRAM, limit)?;
             if let Some(line) = output.lines().last().filter(|line| !line.is_empty()) {
                 return Ok(line.to_owned());
             }
@@ -104,22 +104,26 @@ fn iterations(size: usize) -> usize {
 }
 
 /// A port that nobody listens on now.
-fn free_port() -> Result<String, Error> {
+pub(crate) fn free_port() -> Result<String, Error> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("bind")?;
     Ok(listener.local_addr().context("getsockname")?.port().to_string())
 }
 
 /// Killed when dropped.
 #[derive(Debug)]
-struct Killed(Child);
+pub(crate) struct Killed(pub(crate) Child);
 
 impl Killed {
     /// Its output and its complaints once it has ended; an error when it does not.
-    fn ended(mut self, limit: Instant) -> Result<(String, String), Error> {
+    pub(crate) fn ended(
+        mut self,
+        tool: &'static str,
+        limit: Instant,
+    ) -> Result<(String, String), Error> {
         while self.0.try_wait().context("waitpid")?.is_none() {
             if Instant::now() > limit {
                 let said = "it did not end".to_owned();
-                return Err(Error::NoCount { tool: PROGRAM, said });
+                return Err(Error::NoCount { tool, said });
             }
             thread::sleep(LOOK_EVERY);
         }
@@ -142,7 +146,7 @@ impl Drop for Killed {
 
 const PROGRAM: &str = "fi_pingpong";
 /// How long one run may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Another program's end is looked for, so that one that hangs can be given up.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
