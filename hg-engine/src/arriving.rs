@@ -1,29 +1,25 @@
 //! Large results: offered by the target, pulled by the origin.
 
-use std::{
-    sync::Arc,
-    task::{Poll, Waker, ready},
-};
+use std::{sync::Arc, time::Instant};
 
 use hg_bulk::TransferError;
 use hg_core::{
     error::{Failure, Started},
     header::{Header, Kind},
-    operations::BulkAnswer,
+    operations::{BulkAnswer, Outcome},
 };
 
 use crate::{
     Peer,
     large::{Bound, Claim, check_len, no_memory},
-    pending::PortRef,
+    pending::Made,
     port::Port,
-    view::Fetch,
+    view::Fetching,
 };
 
 /// A large result on its way here.
 pub(crate) struct Arriving {
-    /// Ends first: the target frees the memory as soon as it is told.
-    fetch: Fetch<'static>,
+    fetching: Fetching,
     claim: Claim,
     offer: Offer,
 }
@@ -38,52 +34,35 @@ struct Offer {
 pub(crate) type Arrived = Result<(Vec<u8>, bool), Failure>;
 
 impl Arriving {
-    /// `waits`: this thread waits for the result, rather than polls it.
+    /// What is to be waited for first, and until when at the latest. `waits`: this thread waits for the result, rather than polls it.
     pub(crate) fn new(
-        port: Arc<Port>,
+        port: &Arc<Port>,
         answer: Box<BulkAnswer>,
         waits: bool,
-    ) -> Result<Self, Failure> {
-        let offer = Offer { port, answer };
-        let Offer { port, answer } = &offer;
+    ) -> Result<(Self, (Made, Option<Instant>)), Failure> {
+        let offer = Offer { port: Arc::clone(port), answer };
+        let answer = &offer.answer;
         let claim = Claim::read(&answer.message.as_slice()[answer.payload..])
             .map_err(|error| Failure::Decode(format!("where the result is: {error}")))?;
         let (settings, len) = (&port.shared.settings, claim.descriptor.len());
         check_len(settings, "the result, for this engine", len, Bound::Each)
             .map_err(Failure::Rejected)?;
-        let peer = Peer { na: answer.peer, port: port.id };
-        let remote = ((&claim.descriptor).into(), waits && answer.deadline.is_none());
-        let owned = PortRef::Owned(Arc::clone(port));
-        let mut fetch = Fetch::new(owned, peer, remote, Vec::new());
-        if let Some(at) = answer.deadline {
-            fetch = fetch.within(at.saturating_duration_since(port.now()));
-        }
-        Ok(Self { fetch, claim, offer })
+        let (peer, deadline) = (Peer { na: answer.peer, port: port.id }, answer.deadline);
+        let remote = ((&claim.descriptor).into(), waits && deadline.is_none());
+        let (made, fetching) = Fetching::begin(port, peer, remote, Vec::new());
+        Ok((Self { fetching, claim, offer }, (made, deadline)))
     }
 
-    pub(crate) fn wait(self) -> Arrived {
-        let Self { fetch, claim, offer } = self;
-        finish(fetch.wait(), &claim, &offer.answer)
+    /// It was pulled, or not.
+    pub(crate) fn finish(mut self, outcome: Outcome) -> Arrived {
+        let bytes = self.fetching.finish(outcome).map_err(failure)?;
+        let answer = &self.offer.answer;
+        let header = Header::decode(answer.message.as_slice());
+        let has_checksum = header.is_ok_and(|(header, _)| header.checksum);
+        let checked = self.claim.check(&bytes, has_checksum);
+        checked.map_err(|why| Failure::Decode(format!("the result: {why}")))?;
+        Ok((bytes, answer.handler_error))
     }
-
-    pub(crate) fn poll(&mut self, waker: Option<&Waker>, is_awaited: bool) -> Poll<Arrived> {
-        let pulled = ready!(self.fetch.poll_by(waker, is_awaited));
-        Poll::Ready(finish(pulled, &self.claim, &self.offer.answer))
-    }
-
-    /// Ends with [`Failure::Cancelled`] unless it has ended already.
-    pub(crate) fn cancel(&self) {
-        self.fetch.cancel();
-    }
-}
-
-fn finish(pulled: Result<Vec<u8>, TransferError>, claim: &Claim, answer: &BulkAnswer) -> Arrived {
-    let bytes = pulled.map_err(failure)?;
-    let header = Header::decode(answer.message.as_slice());
-    let has_checksum = header.is_ok_and(|(header, _)| header.checksum);
-    let checked = claim.check(&bytes, has_checksum);
-    checked.map_err(|why| Failure::Decode(format!("the result: {why}")))?;
-    Ok((bytes, answer.handler_error))
 }
 
 impl Drop for Offer {

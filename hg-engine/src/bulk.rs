@@ -12,7 +12,7 @@ use std::{
 use hg_bulk::{AsRange, Descriptor, Local, Range, RangeRef, RemoteRange};
 use hg_na::{Address, Direction, Error, Memory, Rights};
 
-use crate::{Engine, Fetch, Peer, Request, Transfer, View, pending::PortRef};
+use crate::{Engine, Fetch, Peer, Request, Transfer, View};
 
 /// Memory of this process, registered: others pull from it and push to it as its rights say, and own
 /// transfers begin or end in it.
@@ -274,7 +274,7 @@ impl Engine {
         into: Vec<u8>,
     ) -> Fetch<'_> {
         let (port, owner) = self.steer_or_stay(owner);
-        Fetch::new(PortRef::Borrowed(port), owner, (remote.into(), true), into)
+        Fetch::start(port, owner, (remote.into(), true), into)
     }
 
     /// Shows bytes of a peer's memory: without a copy where the transport and the memory allow it (memory
@@ -283,7 +283,7 @@ impl Engine {
     /// What is seen stays valid until it is dropped, also when its owner has died.
     pub fn view(&self, owner: &Peer, remote: impl Into<RemoteRange>) -> View<'_> {
         let (port, owner) = self.steer_or_stay(owner);
-        View::new(port, owner, remote.into())
+        View::start(port, owner, remote.into())
     }
 
     /// Looks up the owner of memory that a bound descriptor names.
@@ -313,7 +313,7 @@ impl Request {
 
     /// The same into a vector that was there before, as [`Engine::fetch_into`] does.
     pub fn fetch_into(&self, remote: impl Into<RemoteRange>, into: Vec<u8>) -> Fetch<'_> {
-        Fetch::new(PortRef::Borrowed(&self.port), self.origin(), (remote.into(), true), into)
+        Fetch::start(&self.port, self.origin(), (remote.into(), true), into)
     }
 
     /// Puts bytes into the caller's memory, as [`Engine::push`] does.

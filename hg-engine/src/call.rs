@@ -1,11 +1,12 @@
-//! A call under way: a future that needs no particular runtime, or `wait`.
+//! Calls under way, and what comes of them.
 
 use std::{
     fmt,
     marker::PhantomData,
+    ops::ControlFlow,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -21,7 +22,7 @@ use crate::{
     arriving::{Arrived, Arriving},
     inside::is_in_handler,
     large::no_memory,
-    pending::{Pending, PortRef, was_taken},
+    pending::{Operation, Pending, PortRef, Step, Then},
     port::Port,
 };
 
@@ -60,156 +61,81 @@ impl CallOptions {
     }
 }
 
-/// A call under way. It was sent when it was made; waiting and awaiting only collect the outcome.
-///
-/// Dropping it cancels the call, and tells the target so.
-#[must_use = "dropping a call cancels it: `wait` or await it"]
-pub struct Call<'e, R: Rpc> {
-    state: CallState<'e>,
-    rpc: PhantomData<fn() -> R>,
-}
+/// A call under way. It was sent when it was made. Dropping it cancels the call, and tells the target so; a cancelled one ends with
+/// [`CallError::Cancelled`].
+pub type Call<'e, R> = Pending<'e, Called<R>>;
 
 /// A call that keeps no borrow of its engine, nor keeps that open: for those who keep many of them and look at them when they are
 /// woken.
 pub type OwnedCall<R> = Call<'static, R>;
 
-enum CallState<'e> {
-    Under(Pending<'e>),
-    /// Its result is being pulled.
-    Arriving(Box<Arriving>),
-    Taken,
+/// An answer comes of it; a large result is pulled first.
+pub struct Called<R> {
+    arriving: Option<Box<Arriving>>,
+    rpc: PhantomData<fn() -> R>,
 }
 
 impl<'e, R: Rpc> Call<'e, R> {
     #[inline(always)]
-    pub(crate) fn new(port: &'e Arc<Port>, made: Result<OperationId, Box<Failure>>) -> Self {
-        Self::of(PortRef::Borrowed(port), made)
+    pub(crate) fn start(port: PortRef<'e>, made: Result<OperationId, Box<Failure>>) -> Self {
+        Self::new(port, made, Called { arriving: None, rpc: PhantomData })
+    }
+}
+
+impl<R: Rpc> OwnedCall<R> {
+    pub(crate) fn start_owned(port: &Arc<Port>, made: Result<OperationId, Box<Failure>>) -> Self {
+        if made.is_ok() {
+            port.leave_to_background();
+        }
+        Self::start(PortRef::Owned(Arc::clone(port)), made)
+    }
+}
+
+impl<R: Rpc> Then for Called<R> {
+    type Output = Result<R::Output, CallError<R::Error>>;
+
+    fn end(&mut self, port: &Arc<Port>, outcome: Outcome, waits: bool) -> Step<Self::Output> {
+        let result = match outcome {
+            Outcome::Failed(Failure::WouldDeadlock) => Err(CallError::WouldDeadlock), // Whatever it is, it goes on.
+            Outcome::Bulk(answer) => match Arriving::new(port, answer, waits) {
+                Ok((arriving, next)) => {
+                    self.arriving = Some(Box::new(arriving));
+                    return ControlFlow::Continue(next);
+                }
+                Err(failure) => Err(failure.widen()),
+            },
+            outcome => match self.arriving.take() {
+                Some(arriving) => arrived::<R>(arriving.finish(outcome)),
+                None => decode::<R>(outcome),
+            },
+        };
+        ControlFlow::Break(result)
     }
 
-    #[inline(always)]
-    fn of(port: PortRef<'e>, made: Result<OperationId, Box<Failure>>) -> Self {
-        Self { state: CallState::Under(Pending::new(port, made)), rpc: PhantomData }
-    }
-
-    /// Waits for the outcome, making progress in this thread: the fastest way. An engine that serves runs its plain handlers on this
-    /// thread meanwhile, and polls its `async` ones; so does a thread that awaits a call.
-    ///
-    /// # Errors
-    /// [`CallError`]; [`CallError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine (of the same
-    /// context), which cancels the call. A handler may wait for another engine's call; its own engine makes no progress
-    /// meanwhile. Handlers of two engines that wait for each other in two threads wait until their deadlines.
     #[inline]
-    pub fn wait(self) -> Result<R::Output, CallError<R::Error>> {
-        let CallState::Under(mut pending) = self.state else { return self.wait_otherwise() };
+    fn wait(mut pending: Call<'_, R>) -> Self::Output {
         let mut outcome = None;
-        if is_in_handler() {
-            outcome = Some(pending.wait());
+        if is_in_handler() || pending.then.arriving.is_some() {
+            outcome = Some(pending.operation.wait());
         } else {
-            pending.wait_into(&mut outcome);
+            pending.operation.wait_into(&mut outcome);
         }
         let Some(Outcome::Answered { message, payload, handler_error: false }) = &outcome else {
-            return decode_rare::<R>(&pending.port, outcome);
+            let outcome = outcome.unwrap_or_else(|| pending.operation.port.no_outcome());
+            return pending.go_on(outcome);
         };
         let output = decode_output::<R>(&message.as_slice()[*payload..]);
         if message.slot().is_some() {
             std::mem::forget(outcome); // Owns nothing.
         }
-        pending.end();
+        pending.operation.end();
         output
     }
-
-    #[cold]
-    fn wait_otherwise(self) -> Result<R::Output, CallError<R::Error>> {
-        match self.state {
-            CallState::Under(mut pending) => decode::<R>(pending.wait()),
-            CallState::Arriving(arriving) => arrived::<R>(arriving.wait()),
-            CallState::Taken => was_taken(),
-        }
-    }
-
-    /// The outcome, if it is there; `None`: the call is still under way. Makes no progress, and leaves whoever has polled it to be woken.
-    ///
-    /// # Panics
-    /// When the outcome was taken before, here or by a poll: it is there once. So do [`Call::wait`] and polling then.
-    pub fn try_wait(&mut self) -> Option<Result<R::Output, CallError<R::Error>>> {
-        match self.poll_by(None, false) {
-            Poll::Ready(outcome) => Some(outcome),
-            Poll::Pending => None,
-        }
-    }
-
-    /// Cancels the call; it ends with [`CallError::Cancelled`] unless it has ended already.
-    pub fn cancel(&self) {
-        match &self.state {
-            CallState::Under(pending) => pending.cancel(),
-            CallState::Arriving(arriving) => arriving.cancel(),
-            CallState::Taken => {}
-        }
-    }
-
-    /// The outcome, if it is there; otherwise the context's waker is woken when it is worth another look. Polling it as a
-    /// future is the same, except that this is allowed in a plain handler, too: nobody waits here.
-    pub fn poll_outcome(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<R::Output, CallError<R::Error>>> {
-        self.poll_by(Some(context.waker()), false)
-    }
-
-    fn poll_by(
-        &mut self,
-        waker: Option<&Waker>,
-        is_awaited: bool,
-    ) -> Poll<Result<R::Output, CallError<R::Error>>> {
-        let result = match &mut self.state {
-            CallState::Under(pending) => {
-                let outcome = ready!(pending.poll(waker, is_awaited));
-                if let Outcome::Bulk(answer) = outcome {
-                    let arriving = Arriving::new(Arc::clone(&pending.port), answer, false);
-                    self.state = CallState::Taken;
-                    let arriving = arriving.map_err(Failure::widen)?;
-                    self.state = CallState::Arriving(Box::new(arriving));
-                    return self.poll_by(waker, is_awaited);
-                }
-                // One that would wait for itself is under way still; another one's port is needed no more.
-                if !pending.is_open() {
-                    self.state = CallState::Taken;
-                }
-                decode::<R>(outcome)
-            }
-            CallState::Arriving(arriving) => {
-                let result = arrived::<R>(ready!(arriving.poll(waker, is_awaited)));
-                self.state = CallState::Taken;
-                result
-            }
-            CallState::Taken => was_taken(),
-        };
-        Poll::Ready(result)
-    }
 }
 
-impl<R: Rpc> OwnedCall<R> {
-    pub(crate) fn new_owned(port: Arc<Port>, made: Result<OperationId, Box<Failure>>) -> Self {
-        if made.is_ok() {
-            port.leave_to_background();
-        }
-        Self::of(PortRef::Owned(port), made)
-    }
-}
-
-impl<R: Rpc> Future for Call<'_, R> {
-    type Output = Result<R::Output, CallError<R::Error>>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_by(Some(context.waker()), true)
-    }
-}
-
-impl<R: Rpc> Unpin for Call<'_, R> {}
-
-impl<R: Rpc> fmt::Debug for Call<'_, R> {
+impl<R: Rpc> fmt::Debug for Called<R> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Call({})", R::NAME)
+        write!(out, "Called({})", R::NAME)
     }
 }
 
@@ -218,7 +144,7 @@ impl<R: Rpc> fmt::Debug for Call<'_, R> {
 /// A call that could not be made (too many under way, say) is not sent: [`OneWay::accepted`], `wait` and awaiting
 /// say so; one that is dropped without a look leaves a warning in the log.
 #[derive(Debug)]
-pub struct OneWay<'e>(Pending<'e>);
+pub struct OneWay<'e>(Operation<'e>);
 
 /// How something has ended that has no value.
 pub(crate) fn ended(outcome: Outcome) -> Result<(), Failure> {
@@ -230,7 +156,7 @@ pub(crate) fn ended(outcome: Outcome) -> Result<(), Failure> {
 
 impl<'e> OneWay<'e> {
     pub(crate) fn new(port: &'e Arc<Port>, made: Result<OperationId, Box<Failure>>) -> Self {
-        Self(Pending::new(PortRef::Borrowed(port), made))
+        Self(Operation::new(PortRef::Borrowed(port), made))
     }
 
     /// Lets it go on by itself; says whether it was made at all. Waits for nothing.
@@ -293,20 +219,6 @@ fn decode<R: Rpc>(outcome: Outcome) -> Result<R::Output, CallError<R::Error>> {
         }
         Outcome::Failed(failure) => Err(failure.of::<R>()),
         Outcome::Sent | Outcome::Bulk(_) | Outcome::Moved(_) => Err(CallError::Closed),
-    }
-}
-
-/// What a caller finds that has waited outside of handlers, and that is no plain answer.
-#[cold]
-fn decode_rare<R: Rpc>(
-    port: &Arc<Port>,
-    outcome: Option<Outcome>,
-) -> Result<R::Output, CallError<R::Error>> {
-    match outcome.unwrap_or_else(|| port.no_outcome()) {
-        Outcome::Bulk(answer) => {
-            arrived::<R>(Arriving::new(Arc::clone(port), answer, true).and_then(Arriving::wait))
-        }
-        outcome => decode::<R>(outcome),
     }
 }
 

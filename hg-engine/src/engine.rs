@@ -21,6 +21,7 @@ use crate::{
     inside::is_in_handler,
     lock::Mutex,
     peer::ToAddress,
+    pending::PortRef,
     platform::Spawned,
     port::{Handler, Port, Shared, State},
     serve::{Server, of_async_closure, of_closure, of_function, of_later_closure},
@@ -423,7 +424,7 @@ impl Engine {
         let (port, made) = self.begin(target, |port, target| {
             port.start_call::<R>(target, args, Kind::Request, options)
         });
-        Call::new(port, made)
+        Call::start(PortRef::Borrowed(port), made)
     }
 
     /// Calls an RPC; the call borrows nothing, neither the engine nor the arguments: for tasks (`tokio::spawn`) and for calls that are
@@ -444,7 +445,7 @@ impl Engine {
         let (port, made) = self.begin(target, |port, target| {
             port.start_call::<R>(target, args, Kind::Request, options)
         });
-        OwnedCall::new_owned(Arc::clone(port), made)
+        OwnedCall::start_owned(port, made)
     }
 
     /// Calls an RPC without an answer. Whether it is served, nobody tells: a target drops, and says in its log, one that it does

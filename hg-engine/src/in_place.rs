@@ -1,7 +1,5 @@
 //! Calls whose last argument, a byte string, was written where it is sent from, with room in front for the rest.
 
-use std::sync::Arc;
-
 use hg_core::{
     codec::{self, Codec as _, CodecError},
     error::Failure,
@@ -71,7 +69,7 @@ impl Engine {
         let (port, made) = self.begin(target, |port, target| {
             port.start_call_in_place::<R>(target, args, message, options)
         });
-        OwnedCall::new_owned(Arc::clone(port), made)
+        OwnedCall::start_owned(port, made)
     }
 }
 

@@ -6,11 +6,11 @@
 //! |---|---|
 //! | `builder` | how an engine is opened: plugins, contexts, handlers |
 //! | `handle`, `peer` | what users hold: register, look up, call |
-//! | `call`, `start`, `in_place`, `arriving` | a call under way; how one begins; large results on their way here |
-//! | `bulk`, `transfer`, `view` | registered memory; transfers under way; the short ways |
+//! | `call`, `start`, `in_place`, `arriving` | what comes of a call; how one begins; large results on their way here |
+//! | `bulk`, `transfer`, `view` | registered memory; how transfers begin, and what comes of them; the short ways |
 //! | `ready` | waiting for room for another call, and for the end of all that is in service |
 //! | `event` | the descriptor for foreign event loops |
-//! | `pending` | what is under way for a user, of whatever kind: waited for, polled, cancelled or dropped in one way |
+//! | `pending` | what is under way for a user, of whatever kind (`Pending<T>`): waited for, polled, cancelled or dropped in one way |
 //! | `serve` | runs handlers of all kinds, here, on the pool or on a runtime of the user's |
 //! | `role` | who makes progress: a waiting caller, the background thread, the user's loop |
 //! | `dump` | what all engines are doing, for tests that hang |
@@ -76,6 +76,7 @@ pub use dump::dump_engines;
 pub use engine::Engine;
 pub use event::EventLoop;
 pub use peer::{Peer, ToAddress};
+pub use pending::Pending;
 pub use port::Request;
 pub use ready::{Drain, DrainError, Ready};
 pub use schemes::Advice;

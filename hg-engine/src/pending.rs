@@ -2,10 +2,11 @@
 
 use std::{
     fmt,
-    ops::Deref,
+    ops::{ControlFlow, Deref},
+    pin::Pin,
     sync::Arc,
-    task::{Poll, Waker},
-    time::Duration,
+    task::{Context, Poll, Waker, ready},
+    time::{Duration, Instant},
 };
 
 use hg_core::{
@@ -38,8 +39,157 @@ impl Deref for PortRef<'_> {
     }
 }
 
-/// What a user holds of it. Dropped, it is abandoned: what is open is cancelled.
-pub(crate) struct Pending<'e> {
+/// What is under way for its user: a future that needs no particular runtime, or `wait`. It was started when it was made; waiting and
+/// awaiting only collect what comes of it.
+///
+/// Dropping it cancels it. A thread may hold it and wait while another one cancels.
+#[must_use = "dropping it cancels it: `wait` or await it"]
+pub struct Pending<'e, T> {
+    // Ends first: a peer frees its memory as soon as it is told by what follows.
+    pub(crate) operation: Operation<'e>,
+    pub(crate) then: T,
+}
+
+/// What comes of it.
+pub trait Then: Sized {
+    /// What its user gets.
+    type Output;
+
+    /// Makes an outcome what its user gets, or what is to be waited for next, until when at the latest. `waits`: its user's thread waits,
+    /// rather than polls.
+    #[doc(hidden)]
+    fn end(&mut self, port: &Arc<Port>, outcome: Outcome, waits: bool) -> Step<Self::Output>;
+
+    /// [`Pending::wait`].
+    #[doc(hidden)]
+    #[inline]
+    fn wait(pending: Pending<'_, Self>) -> Self::Output {
+        pending.wait_on()
+    }
+}
+
+/// What an outcome gives, or what goes on instead.
+pub(crate) type Step<T> = ControlFlow<T, (Made, Option<Instant>)>;
+
+/// What moves bytes.
+pub trait Moves: Then {
+    /// When it ends at the latest.
+    #[doc(hidden)]
+    fn ends_at(&mut self, _: Instant) {}
+}
+
+impl<'e, T: Then> Pending<'e, T> {
+    #[inline(always)]
+    pub(crate) fn new(port: PortRef<'e>, made: impl Into<Made>, then: T) -> Self {
+        Self { operation: Operation::new(port, made), then }
+    }
+
+    /// Waits for the end, making progress in this thread: the fastest way. An engine that serves runs its plain handlers on this thread
+    /// meanwhile, and polls its `async` ones; so does a thread that awaits it.
+    ///
+    /// # Errors
+    /// [`CallError`](hg_core::error::CallError) or [`TransferError`](hg_bulk::TransferError). `WouldDeadlock` at once inside a plain or
+    /// `async` handler of the same engine (of the same context), which cancels it, unless it is over already, as short transfers over
+    /// shared memory are and others are not: `.await` it in an `async` handler, or `wait` in a blocking one. A handler may wait for another
+    /// engine's call; its own engine makes no progress meanwhile. Handlers of two engines that wait for each other in two threads wait
+    /// until their deadlines.
+    #[inline]
+    pub fn wait(self) -> T::Output {
+        T::wait(self)
+    }
+
+    #[inline]
+    fn wait_on(mut self) -> T::Output {
+        let outcome = self.operation.wait();
+        self.go_on(outcome)
+    }
+
+    /// With this outcome, until the end.
+    pub(crate) fn go_on(mut self, mut outcome: Outcome) -> T::Output {
+        loop {
+            if let Some(output) = self.end(outcome, true) {
+                return output;
+            }
+            outcome = self.operation.wait();
+        }
+    }
+
+    /// `None`: something else goes on.
+    #[inline]
+    fn end(&mut self, outcome: Outcome, waits: bool) -> Option<T::Output> {
+        match self.then.end(&self.operation.port, outcome, waits) {
+            ControlFlow::Break(output) => Some(output),
+            ControlFlow::Continue((made, deadline)) => {
+                self.operation.made = made;
+                deadline.inspect(|at| self.operation.end_at(*at));
+                None
+            }
+        }
+    }
+
+    /// What comes of it, if that is there; `None`: it is still under way. Makes no progress, and leaves whoever has polled it to be woken.
+    ///
+    /// # Panics
+    /// When that was taken before, here or by a poll: it is there once. So do waiting and polling then.
+    pub fn try_wait(&mut self) -> Option<T::Output> {
+        match self.poll_by(None, false) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Cancels it; it ends so unless it has ended already.
+    pub fn cancel(&self) {
+        self.operation.cancel();
+    }
+
+    /// What comes of it, if that is there; otherwise the context's waker is woken when it is worth another look. Polling it as a
+    /// future is the same, except that this is allowed in a plain handler, too: nobody waits here.
+    pub fn poll_outcome(&mut self, context: &mut Context<'_>) -> Poll<T::Output> {
+        self.poll_by(Some(context.waker()), false)
+    }
+
+    #[inline]
+    fn poll_by(&mut self, waker: Option<&Waker>, is_awaited: bool) -> Poll<T::Output> {
+        loop {
+            let outcome = ready!(self.operation.poll(waker, is_awaited));
+            if let Some(output) = self.end(outcome, false) {
+                return Poll::Ready(output);
+            }
+        }
+    }
+}
+
+impl<T: Moves> Pending<'_, T> {
+    /// Ends the transfer after this time, counted from now, one way or the other. A deadline beyond all time is none.
+    pub fn within(mut self, deadline: Duration) -> Self {
+        if let Some(at) = self.operation.port.now().checked_add(deadline) {
+            self.then.ends_at(at);
+            self.operation.end_at(at);
+        }
+        self
+    }
+}
+
+impl<T: Then> Future for Pending<'_, T> {
+    type Output = T::Output;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T::Output> {
+        self.poll_by(Some(context.waker()), true)
+    }
+}
+
+impl<T> Unpin for Pending<'_, T> {}
+
+impl<T> fmt::Debug for Pending<'_, T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Pending({:?})", self.operation)
+    }
+}
+
+/// An entry of the table of operations. Dropped, it is abandoned: what is open is cancelled.
+pub(crate) struct Operation<'e> {
     pub(crate) port: PortRef<'e>,
     made: Made,
 }
@@ -47,11 +197,13 @@ pub(crate) struct Pending<'e> {
 /// Threads share what they hold: one waits, another one cancels.
 const _: () = {
     const fn is_shared<T: Send + Sync>() {}
-    is_shared::<Pending<'_>>();
+    is_shared::<Operation<'_>>();
 };
 
 /// What was made, as far as its outcome was not taken.
-pub(crate) enum Made {
+#[doc(hidden)]
+#[derive(Debug)]
+pub enum Made {
     /// An entry of the table of operations, which taking the outcome frees.
     Open(OperationId),
     /// It was over when it began.
@@ -81,7 +233,7 @@ impl<E: Into<Outcome>> From<Result<OperationId, E>> for Made {
     }
 }
 
-impl<'e> Pending<'e> {
+impl<'e> Operation<'e> {
     #[inline(always)]
     pub(crate) fn new(port: PortRef<'e>, made: impl Into<Made>) -> Self {
         Self { port, made: made.into() }
@@ -113,7 +265,16 @@ impl<'e> Pending<'e> {
     ///
     /// # Panics
     /// It was taken before: the caller's bug, as polling a future that is over.
+    #[inline]
     pub(crate) fn wait(&mut self) -> Outcome {
+        if matches!(self.made, Made::Done | Made::Due) {
+            self.take_moved()
+        } else {
+            self.wait_for()
+        }
+    }
+
+    fn wait_for(&mut self) -> Outcome {
         if is_inside(self.port.id) {
             return match self.poll(None, false) {
                 Poll::Ready(outcome) => outcome,
@@ -127,7 +288,16 @@ impl<'e> Pending<'e> {
 
     /// The outcome, once it is there; until then the waker is left to be woken, or the one that was left before. Somebody who
     /// awaits it makes progress first.
+    #[inline]
     pub(crate) fn poll(&mut self, waker: Option<&Waker>, is_awaited: bool) -> Poll<Outcome> {
+        if matches!(self.made, Made::Done | Made::Due) {
+            self.made = Made::Taken;
+            return Poll::Ready(Outcome::Sent);
+        }
+        self.poll_for(waker, is_awaited)
+    }
+
+    fn poll_for(&mut self, waker: Option<&Waker>, is_awaited: bool) -> Poll<Outcome> {
         let Made::Open(id) = self.made else { return Poll::Ready(self.take_over()) };
         let mut found = None;
         if is_awaited {
@@ -174,22 +344,14 @@ impl<'e> Pending<'e> {
         }
     }
 
-    /// Whether its outcome is not there yet, or was not taken.
-    pub(crate) fn is_open(&self) -> bool {
-        matches!(self.made, Made::Open(_))
-    }
-
-    /// Takes the outcome of a transfer that was over when it began; whoever waits for it makes the round that is due.
+    /// The outcome of a transfer that was over when it began; whoever waits for it makes the round that is due.
     #[inline]
-    pub(crate) fn take_moved(&mut self, waits: bool) -> bool {
-        if !matches!(self.made, Made::Done | Made::Due) {
-            return false;
-        }
-        if waits && matches!(self.made, Made::Due) && !is_inside(self.port.id) {
+    fn take_moved(&mut self) -> Outcome {
+        if matches!(self.made, Made::Due) && !is_inside(self.port.id) {
             self.port.progress_once();
         }
         self.made = Made::Taken;
-        true
+        Outcome::Sent
     }
 
     /// Whether it was over when it began, and its outcome was not taken.
@@ -207,10 +369,9 @@ impl<'e> Pending<'e> {
         }
     }
 
-    /// Ends it after this time, counted from now, one way or the other. A deadline beyond all time is none.
-    pub(crate) fn end_within(&self, deadline: Duration) {
+    /// Ends it at this time, one way or the other.
+    pub(crate) fn end_at(&self, at: Instant) {
         if let Made::Open(id) = self.made
-            && let Some(at) = self.port.now().checked_add(deadline)
             && let Some(mut state) = self.port.enter_state()
         {
             state.protocol.operations.set_deadline(id, at);
@@ -226,7 +387,7 @@ pub(crate) fn was_taken() -> ! {
     panic!("the outcome was taken before: it is there once, so ask no more")
 }
 
-impl Drop for Pending<'_> {
+impl Drop for Operation<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Made::Open(id) = self.made {
@@ -235,7 +396,7 @@ impl Drop for Pending<'_> {
     }
 }
 
-impl fmt::Debug for Pending<'_> {
+impl fmt::Debug for Operation<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self.made {
             Made::Open(_) => "under way",

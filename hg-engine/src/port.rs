@@ -213,7 +213,9 @@ const LOOKS_BEFORE_SLEEP: u32 = 200;
 /// Engines that this process ever had.
 static ENGINES: AtomicU64 = AtomicU64::new(0);
 
-pub(crate) struct Port {
+/// One context of an engine.
+#[doc(hidden)]
+pub struct Port {
     pub(crate) index: u8,
     /// Of all ports of this process, to tell their peers apart.
     pub(crate) id: u64,

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    ops::ControlFlow,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -16,7 +17,7 @@ use hg_core::{
 use crate::{
     Engine,
     call::ended,
-    pending::{Pending, PortRef},
+    pending::{Pending, PortRef, Step, Then},
     port::Port,
 };
 
@@ -39,7 +40,8 @@ impl Engine {
     /// A call has its room until its outcome was taken or it was dropped: who holds calls that are over and waits for room waits in
     /// vain. Each context has its own room: this is the thread's.
     pub fn ready(&self) -> Ready<'_> {
-        Ready::new(self.own())
+        let port = self.own();
+        Pending::new(PortRef::Borrowed(port), port.begin_room(), Waiting)
     }
 
     /// Begins nothing new from now on, in any context of the engine, and ends when all that is in service was answered, and all
@@ -78,38 +80,35 @@ impl Engine {
     }
 }
 
-/// Room for another call ([`Engine::ready`]): a future, or `wait`. Dropped, it waits no longer.
-#[must_use = "it is told nothing unless it is asked: `wait` or await it"]
+/// Room for another call ([`Engine::ready`]), or a one-way call that is to leave. Fails with
+/// [`CallError::WouldDeadlock`](hg_core::error::CallError::WouldDeadlock) inside a plain or `async` handler of the same engine where there
+/// is no room, [`CallError::Closed`](hg_core::error::CallError::Closed), and what has broken the transport.
+pub type Ready<'e> = Pending<'e, Waiting>;
+
+/// Nothing comes of it but its end.
 #[derive(Debug)]
-pub struct Ready<'e>(Pending<'e>);
+pub struct Waiting;
 
-impl<'e> Ready<'e> {
-    pub(crate) fn new(port: &'e Arc<Port>) -> Self {
-        Self(Pending::new(PortRef::Borrowed(port), port.begin_room()))
-    }
+impl Then for Waiting {
+    type Output = Result<(), Failure>;
 
-    /// Waits for it, making progress in this thread.
-    ///
-    /// # Errors
-    /// [`Failure::WouldDeadlock`](hg_core::error::CallError::WouldDeadlock) inside a plain or `async` handler of the same engine
-    /// where there is no room, [`Failure::Closed`](hg_core::error::CallError::Closed), and what has broken the transport.
-    pub fn wait(mut self) -> Result<(), Failure> {
-        ended(self.0.wait())
+    fn end(&mut self, _: &Arc<Port>, outcome: Outcome, _: bool) -> Step<Self::Output> {
+        ControlFlow::Break(ended(outcome))
     }
 }
 
 /// The end of all that is in service ([`Engine::drain`]): a future, or `wait`.
 #[must_use = "it says when the engine may be closed: `wait` or await it"]
 #[derive(Debug)]
-pub struct Drain<'e>(Vec<Pending<'e>>);
+pub struct Drain<'e>(Vec<Ready<'e>>);
 
 impl<'e> Drain<'e> {
     /// Of all these contexts, which begin nothing new from now on.
     pub(crate) fn new(ports: &'e [Arc<Port>], within: Duration) -> Self {
         let begin = |port: &'e Arc<Port>| {
-            let pending = Pending::new(PortRef::Borrowed(port), port.begin_drain());
-            pending.end_within(within);
-            pending
+            let drain = Pending::new(PortRef::Borrowed(port), port.begin_drain(), Waiting);
+            port.now().checked_add(within).inspect(|at| drain.operation.end_at(*at));
+            drain
         };
         Self(ports.iter().map(begin).collect())
     }
@@ -118,8 +117,8 @@ impl<'e> Drain<'e> {
     ///
     /// # Errors
     /// [`DrainError`].
-    pub fn wait(mut self) -> Result<(), DrainError> {
-        Ok(self.0.iter_mut().try_for_each(|pending| ended(pending.wait()))?)
+    pub fn wait(self) -> Result<(), DrainError> {
+        Ok(self.0.into_iter().try_for_each(Pending::wait)?)
     }
 }
 
@@ -128,7 +127,7 @@ impl Future for Drain<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         while let Some(pending) = self.0.last_mut() {
-            ended(ready!(pending.poll(Some(context.waker()), true)))?;
+            ready!(Pin::new(pending).poll(context))?;
             self.0.pop();
         }
         Poll::Ready(Ok(()))
@@ -198,12 +197,4 @@ impl Port {
 
 fn failed(error: hg_na::Error) -> Outcome {
     Outcome::Failed(error.into())
-}
-
-impl Future for Ready<'_> {
-    type Output = Result<(), Failure>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(Some(context.waker()), true).map(ended)
-    }
 }

@@ -1,11 +1,6 @@
-//! A transfer under way: a future that needs no particular runtime, or `wait`.
+//! Transfers: how they begin, and what comes of them.
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{ops::ControlFlow, sync::Arc};
 
 use hg_bulk::{Limits, RangeRef, RemoteRange, TransferError};
 use hg_core::{
@@ -18,16 +13,16 @@ use crate::{
     Peer,
     inside::{Inside, innermost_of, is_in_handler},
     lock::MutexGuard,
-    pending::{Made, Pending, PortRef},
+    pending::{Made, Moves, Pending, PortRef, Step, Then},
     port::{Port, State},
 };
 
-/// A transfer under way. It was started when it was made; waiting and awaiting only collect the outcome.
-///
-/// Dropping it cancels the transfer. The memory stays registered until the transport is through with it.
-#[must_use = "dropping a transfer cancels it: `wait` or await it"]
+/// A transfer under way. The memory stays registered until the transport is through with it, also where it was dropped.
+pub type Transfer<'e> = Pending<'e, Moving>;
+
+/// Nothing comes of it but its end.
 #[derive(Debug)]
-pub struct Transfer<'e>(Pending<'e>);
+pub struct Moving;
 
 impl<'e> Transfer<'e> {
     #[inline]
@@ -39,48 +34,23 @@ impl<'e> Transfer<'e> {
         far: RemoteRange,
     ) -> Self {
         let made = port.start_transfer(peer, direction, local, (far, true));
-        Self(Pending::new(PortRef::Borrowed(port), made))
-    }
-
-    /// Waits for the end, making progress in this thread.
-    ///
-    /// Not for plain and `async` handlers: there it is an error, but where the transfer happens to be over already, as short
-    /// ones over shared memory are and others are not. `.await` it in an `async` handler, or `wait` in a blocking one.
-    ///
-    /// # Errors
-    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine, unless it is over already.
-    pub fn wait(mut self) -> Result<(), TransferError> {
-        if self.0.take_moved(true) {
-            return Ok(());
-        }
-        moved(self.0.wait()).map(drop)
-    }
-
-    /// Ends the transfer after this time, counted from now, one way or the other.
-    pub fn within(self, deadline: Duration) -> Self {
-        self.0.end_within(deadline);
-        self
-    }
-
-    /// Cancels the transfer; it ends with [`TransferError::Cancelled`] unless it has ended already.
-    pub fn cancel(&self) {
-        self.0.cancel();
+        Self::new(PortRef::Borrowed(port), made, Moving)
     }
 }
 
-impl Future for Transfer<'_> {
+impl Then for Moving {
     type Output = Result<(), TransferError>;
 
     #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.0.take_moved(false) {
-            return Poll::Ready(Ok(()));
-        }
-        self.0.poll(Some(context.waker()), true).map(|outcome| moved(outcome).map(drop))
+    fn end(&mut self, _: &Arc<Port>, outcome: Outcome, _: bool) -> Step<Self::Output> {
+        ControlFlow::Break(moved(outcome).map(drop))
     }
 }
 
+impl Moves for Moving {}
+
 /// What came of a transfer: the bytes of a view.
+#[inline]
 pub(crate) fn moved(outcome: Outcome) -> Result<Option<SharedBytes>, TransferError> {
     match outcome {
         Outcome::Moved(moved) => moved.result,

@@ -1,30 +1,26 @@
 //! The short ways: bytes of a peer as a vector, or seen where they are.
 
-use std::{
-    fmt,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, Waker, ready},
-    time::{Duration, Instant},
-};
+use std::{ops::ControlFlow, sync::Arc, time::Instant};
 
 use hg_bulk::{Local, RangeRef, RemoteRange, TransferError};
+use hg_core::operations::Outcome;
 use hg_na::{Direction, Error, Memory, Rights, SharedBytes};
 
 use crate::{
     Peer,
-    pending::{Made, Pending, PortRef},
+    pending::{Made, Moves, Pending, PortRef, Step, Then},
     port::Port,
     transfer::moved,
 };
 
-/// Bytes of a peer on their way into a vector. Like [`crate::Transfer`].
-#[must_use = "dropping a fetch cancels it: `wait` or await it"]
-pub struct Fetch<'e> {
-    pending: Pending<'e>,
-    into: Into,
-}
+/// Bytes of a peer on their way into a vector.
+pub type Fetch<'e> = Pending<'e, Fetching>;
 
+/// Where they go.
+#[derive(Debug)]
+pub struct Fetching(Into);
+
+#[derive(Debug)]
 enum Into {
     Nothing,
     Bytes(Vec<u8>),
@@ -33,19 +29,32 @@ enum Into {
 
 impl<'e> Fetch<'e> {
     /// Into memory that is used again. `may_wait`: whether this thread may be held up by the peer's memory.
-    pub(crate) fn new(
-        port: PortRef<'e>,
+    pub(crate) fn start(
+        port: &'e Arc<Port>,
         owner: Peer,
         (remote, may_wait): (RemoteRange, bool),
         into: Vec<u8>,
     ) -> Self {
-        let (made, into) = Self::start(&port, owner, (remote, may_wait), into)
-            .unwrap_or_else(|error| (Made::from(Err(error)), Into::Nothing));
-        Self { pending: Pending::new(port, made), into }
+        let (made, then) = Fetching::begin(port, owner, (remote, may_wait), into);
+        Self::new(PortRef::Borrowed(port), made, then)
+    }
+}
+
+impl Fetching {
+    /// As [`Fetch::start`].
+    pub(crate) fn begin(
+        port: &Port,
+        owner: Peer,
+        (remote, may_wait): (RemoteRange, bool),
+        into: Vec<u8>,
+    ) -> (Made, Self) {
+        let begun = Self::try_begin(port, owner, (remote, may_wait), into);
+        let (made, into) = begun.unwrap_or_else(|error| (Made::from(Err(error)), Into::Nothing));
+        (made, Self(into))
     }
 
-    fn start(
-        port: &Arc<Port>,
+    fn try_begin(
+        port: &Port,
         owner: Peer,
         (remote, may_wait): (RemoteRange, bool),
         mut into: Vec<u8>,
@@ -65,42 +74,10 @@ impl<'e> Fetch<'e> {
         Ok((made, Into::Memory(local)))
     }
 
-    /// Waits for the bytes, making progress in this thread. Not for plain and `async` handlers, as [`crate::Transfer::wait`].
-    ///
-    /// # Errors
-    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine, unless they are here already.
-    pub fn wait(mut self) -> Result<Vec<u8>, TransferError> {
-        if !self.pending.take_moved(true) {
-            moved(self.pending.wait())?;
-        }
-        self.finish()
-    }
-
-    /// Ends the transfer after this time, counted from now, one way or the other.
-    pub fn within(self, deadline: Duration) -> Self {
-        self.pending.end_within(deadline);
-        self
-    }
-
-    /// Cancels the transfer; it ends with [`TransferError::Cancelled`] unless it has ended already.
-    pub fn cancel(&self) {
-        self.pending.cancel();
-    }
-
-    /// As [`Pending::poll`].
-    pub(crate) fn poll_by(
-        &mut self,
-        waker: Option<&Waker>,
-        is_awaited: bool,
-    ) -> Poll<Result<Vec<u8>, TransferError>> {
-        if !self.pending.take_moved(false) {
-            moved(ready!(self.pending.poll(waker, is_awaited)))?;
-        }
-        Poll::Ready(self.finish())
-    }
-
-    fn finish(&mut self) -> Result<Vec<u8>, TransferError> {
-        match std::mem::replace(&mut self.into, Into::Nothing) {
+    /// The bytes, which are there where the outcome says so.
+    pub(crate) fn finish(&mut self, outcome: Outcome) -> Result<Vec<u8>, TransferError> {
+        moved(outcome)?;
+        match std::mem::replace(&mut self.0, Into::Nothing) {
             Into::Bytes(bytes) => Ok(bytes),
             Into::Memory(local) => {
                 let busy = TransferError::NotMade(Error::RegionBusy);
@@ -113,124 +90,59 @@ impl<'e> Fetch<'e> {
     }
 }
 
-impl Future for Fetch<'_> {
+impl Then for Fetching {
     type Output = Result<Vec<u8>, TransferError>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_by(Some(context.waker()), true)
+    fn end(&mut self, _: &Arc<Port>, outcome: Outcome, _: bool) -> Step<Self::Output> {
+        ControlFlow::Break(self.finish(outcome))
     }
 }
 
-impl fmt::Debug for Fetch<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Fetch({:?})", self.pending)
-    }
-}
+impl Moves for Fetching {}
 
-/// A view of a peer's bytes that is asked for. Like [`crate::Transfer`].
-#[must_use = "dropping it cancels it: `wait` or await it"]
-pub struct View<'e> {
-    port: &'e Arc<Port>,
-    stage: Stage<'e>,
+/// A view of a peer's bytes that is asked for.
+pub type View<'e> = Pending<'e, Viewing>;
+
+/// First the transport is asked to show the bytes where they are. Where it cannot, a copy stands in.
+#[derive(Debug)]
+pub struct Viewing {
     owner: Peer,
     remote: RemoteRange,
     deadline: Option<Instant>,
-}
-
-enum Stage<'e> {
-    /// The transport was asked to show the bytes where they are.
-    Asking(Pending<'e>),
-    /// It cannot: a copy stands in.
-    Copying(Fetch<'e>),
+    copy: Option<Fetching>,
 }
 
 impl<'e> View<'e> {
-    pub(crate) fn new(port: &'e Arc<Port>, owner: Peer, remote: RemoteRange) -> Self {
+    pub(crate) fn start(port: &'e Arc<Port>, owner: Peer, remote: RemoteRange) -> Self {
         let made = port.start_view(owner, remote.clone());
-        let stage = Stage::Asking(Pending::new(PortRef::Borrowed(port), made));
-        Self { port, stage, owner, remote, deadline: None }
-    }
-
-    /// Waits for the view, making progress in this thread.
-    ///
-    /// # Errors
-    /// [`TransferError`]; [`TransferError::WouldDeadlock`] at once inside a plain or `async` handler of the same engine.
-    pub fn wait(mut self) -> Result<SharedBytes, TransferError> {
-        if let Stage::Asking(pending) = &mut self.stage {
-            let outcome = moved(pending.wait());
-            if let Some(seen) = self.seen_or_copy(outcome) {
-                return seen;
-            }
-        }
-        match self.stage {
-            Stage::Copying(fetch) => fetch.wait().map(SharedBytes::from),
-            Stage::Asking(_) => Err(TransferError::Closed),
-        }
-    }
-
-    fn pending(&self) -> &Pending<'e> {
-        match &self.stage {
-            Stage::Asking(pending) => pending,
-            Stage::Copying(fetch) => &fetch.pending,
-        }
-    }
-
-    /// Ends the transfer after this time, counted from now, one way or the other.
-    pub fn within(mut self, deadline: Duration) -> Self {
-        self.deadline = self.port.now().checked_add(deadline);
-        self.pending().end_within(deadline);
-        self
-    }
-
-    /// Cancels it; it ends with [`TransferError::Cancelled`] unless it has ended already.
-    pub fn cancel(&self) {
-        self.pending().cancel();
-    }
-
-    /// The end of the first stage; `None` when the second one has begun.
-    fn seen_or_copy(
-        &mut self,
-        outcome: Result<Option<SharedBytes>, TransferError>,
-    ) -> Option<Result<SharedBytes, TransferError>> {
-        match outcome {
-            Ok(Some(seen)) => Some(Ok(seen)),
-            Ok(None) | Err(TransferError::NotMade(Error::Unsupported(_))) => {
-                let port = PortRef::Borrowed(self.port);
-                let remote = (self.remote.clone(), true);
-                let fetch = Fetch::new(port, self.owner, remote, Vec::new());
-                if let Some(at) = self.deadline {
-                    fetch.pending.end_within(at.saturating_duration_since(self.port.now()));
-                }
-                self.stage = Stage::Copying(fetch);
-                None
-            }
-            Err(error) => Some(Err(error)),
-        }
+        let then = Viewing { owner, remote, deadline: None, copy: None };
+        Self::new(PortRef::Borrowed(port), made, then)
     }
 }
 
-impl Future for View<'_> {
+impl Then for Viewing {
     type Output = Result<SharedBytes, TransferError>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Stage::Asking(pending) = &mut self.stage {
-            let outcome = moved(ready!(pending.poll(Some(context.waker()), true)));
-            if let Some(seen) = self.seen_or_copy(outcome) {
-                return Poll::Ready(seen);
-            }
+    fn end(&mut self, port: &Arc<Port>, outcome: Outcome, _: bool) -> Step<Self::Output> {
+        if let Some(copy) = &mut self.copy {
+            return ControlFlow::Break(copy.finish(outcome).map(SharedBytes::from));
         }
-        match &mut self.stage {
-            Stage::Copying(fetch) => {
-                Pin::new(fetch).poll(context).map(|bytes| bytes.map(SharedBytes::from))
+        match moved(outcome) {
+            Ok(Some(seen)) => ControlFlow::Break(Ok(seen)),
+            Ok(None) | Err(TransferError::NotMade(Error::Unsupported(_))) => {
+                let remote = (self.remote.clone(), true);
+                let (made, copy) = Fetching::begin(port, self.owner, remote, Vec::new());
+                self.copy = Some(copy);
+                ControlFlow::Continue((made, self.deadline))
             }
-            Stage::Asking(_) => Poll::Ready(Err(TransferError::Closed)),
+            Err(error) => ControlFlow::Break(Err(error)),
         }
     }
 }
 
-impl fmt::Debug for View<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "View({:?})", self.pending())
+impl Moves for Viewing {
+    fn ends_at(&mut self, at: Instant) {
+        self.deadline = Some(at);
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Wake, Waker, ready},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use hg_bulk::{Descriptor, TransferError};
@@ -32,7 +32,7 @@ use crate::{
     Request, frozen,
     inside::{Inside, in_handler},
     large::{Bound, Claim, check_len},
-    pending::{Pending, PortRef},
+    pending::{Operation, PortRef},
     platform::{Platform, Thread},
     port::{Handler, Port, Run, Task, no_message},
     transfer::moved,
@@ -270,10 +270,8 @@ impl Taking<'_> {
     /// The bytes where they lie; `None`: they are to be pulled.
     async fn see(&self, descriptor: &Descriptor) -> Result<Option<Frozen>, Refusal> {
         let view = self.port.start_view(self.request.origin(), descriptor.into());
-        let mut view = Pending::new(PortRef::Borrowed(self.port), view);
-        if let Some(left) = self.left() {
-            view.end_within(left);
-        }
+        let mut view = Operation::new(PortRef::Borrowed(self.port), view);
+        self.request.deadline().inspect(|at| view.end_at(*at));
         match moved(self.unless_over(|context| view.poll(Some(context.waker()), true)).await?) {
             // What its owner may write is copied: a handler is given a slice.
             Ok(seen) => Ok(seen.and_then(|it: SharedBytes| Frozen::try_from(it).ok())),
@@ -283,18 +281,11 @@ impl Taking<'_> {
     }
 
     async fn pull(&self, descriptor: &Descriptor) -> Result<Vec<u8>, Refusal> {
-        let (port, origin) = (PortRef::Borrowed(self.port), self.request.origin());
-        let mut fetch = Fetch::new(port, origin, (descriptor.into(), false), Vec::new());
-        if let Some(left) = self.left() {
-            fetch = fetch.within(left);
-        }
+        let remote = (descriptor.into(), false);
+        let mut fetch = Fetch::start(self.port, self.request.origin(), remote, Vec::new());
+        self.request.deadline().inspect(|at| fetch.operation.end_at(*at));
         let bytes = self.unless_over(|context| Pin::new(&mut fetch).poll(context)).await?;
         bytes.map_err(refusal)
-    }
-
-    /// The time that is left.
-    fn left(&self) -> Option<Duration> {
-        Some(self.request.deadline()?.saturating_duration_since(self.port.now()))
     }
 
     /// What `poll` gives, unless the request is cancelled first.
