@@ -251,23 +251,4 @@ fn limit(is_request: bool, bytes_max: u64) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_any_number_of_calls_a_half_may_wait_for_one_peer_and_one_more_for_another() {
-        const BYTES: u64 = 1 << 30;
-        for calls in [1, 2, 3, 4, 5, 100, 65_536_usize] {
-            let (least, mut shares) = (least(BYTES, calls), Shares::new(BYTES));
-            let mut waiting = 0;
-            while shares.admits(1, least) {
-                shares.take(1, least);
-                waiting += 1;
-            }
-
-            let half = calls.div_ceil(2);
-            assert!(waiting >= half && waiting - half <= half / 1000, "{waiting} of {calls}");
-            assert_eq!(shares.admits(2, least), calls > 1, "{calls}");
-        }
-    }
-}
+mod tests;

@@ -178,3 +178,6 @@ impl Store {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

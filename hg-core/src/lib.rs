@@ -36,4 +36,6 @@ pub mod serve;
 pub mod shares;
 pub mod signature;
 pub mod table;
+#[cfg(test)]
+mod test_context;
 mod timers;

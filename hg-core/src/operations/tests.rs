@@ -391,3 +391,5 @@ proptest! {
         prop_assert!(drain(&mut calls).len() <= 4);
     }
 }
+
+mod transfers;

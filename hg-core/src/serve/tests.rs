@@ -463,3 +463,5 @@ fn an_origin_whose_requests_end_now_and_then_is_not_told_to_stand_still() {
         begin(&mut serves, ORIGIN, id);
     }
 }
+
+mod any_order;
