@@ -158,8 +158,10 @@ impl Budget {
         {
             self.gives += 1;
         }
-        if let Some((kept, _)) = self.kept.filter(|(_, until)| *until <= self.now) {
-            self.put_behind(kept);
+        let late = self.kept.filter(|(_, until)| *until <= self.now);
+        if let Some(mut entry) = late.and_then(|(kept, _)| self.remove(kept)) {
+            entry.wait_longer(self.now);
+            self.insert(entry); // It goes behind all others.
         }
         while let Some(first) = self.first_that_fits() {
             self.take(first, deferred);
@@ -220,14 +222,6 @@ impl Budget {
             let is_so = all.next().is_some() && !self.is_owed_room((turn, origin));
             is_so.then_some((first.since + first.patience, (turn, origin)))
         })
-    }
-
-    /// One whose room has not come in time goes behind all others.
-    fn put_behind(&mut self, place: (u64, Peer)) {
-        if let Some(mut entry) = self.remove(place) {
-            entry.wait_longer(self.now);
-            self.insert(entry);
-        }
     }
 
     /// Keeps what becomes free for the first one that is owed room, once it has been passed for long enough; until when that

@@ -222,6 +222,15 @@ impl Header {
         }
     }
 
+    /// A message of it and this payload.
+    #[must_use]
+    pub fn message(&self, payload: &[u8]) -> Vec<u8> {
+        let mut message = vec![0; self.encoded_len()];
+        message.extend_from_slice(payload);
+        self.encode(&mut message);
+        message
+    }
+
     /// What every header has; `len` is its whole length.
     #[inline(always)]
     fn encode_fixed(&self, flags: Flags, len: usize, message: &mut [u8]) {
@@ -460,13 +469,6 @@ mod tests {
 
     use super::*;
 
-    fn message(header: &Header, payload: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![0; header.encoded_len()];
-        bytes.extend(payload);
-        header.encode(&mut bytes);
-        bytes
-    }
-
     fn any_header() -> impl Strategy<Value = Header> {
         let kinds = prop_oneof![
             Just(Kind::Request),
@@ -492,7 +494,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_header_survives_its_wire_form(header in any_header(), payload: Vec<u8>) {
-            let bytes = message(&header, &payload);
+            let bytes = header.message(&payload);
             let (decoded, at) = Header::decode(&bytes).unwrap();
             prop_assert_eq!(decoded, header);
             prop_assert_eq!(&bytes[at..], &payload[..]);
@@ -500,7 +502,7 @@ mod tests {
 
         #[test]
         fn the_short_ways_agree_with_the_long_one(header in any_header(), payload: Vec<u8>, id: u64) {
-            let bytes = message(&header, &payload);
+            let bytes = header.message(&payload);
             if let Some(plain) = Header::decode_plain_request(&bytes) {
                 prop_assert_eq!(Header::decode(&bytes), Ok(plain));
             }
@@ -519,14 +521,14 @@ mod tests {
 
         #[test]
         fn an_answer_cut_to_a_slot_is_not_plain(id: u64, payload in prop::collection::vec(any::<u8>(), INLINE_MAX..100)) {
-            let bytes = message(&Header::answer(id, 0, false), &payload);
+            let bytes = Header::answer(id, 0, false).message(&payload);
             let slot = bytes.first_chunk().unwrap();
             prop_assert!(!Header::is_plain_answer(slot, INLINE_MAX, id));
         }
 
         #[test]
         fn a_message_cut_short_is_refused(header in any_header(), payload: Vec<u8>, cut: prop::sample::Index) {
-            let bytes = message(&header, &payload);
+            let bytes = header.message(&payload);
             prop_assert!(Header::decode(&bytes[..cut.index(bytes.len())]).is_err());
         }
 
@@ -538,7 +540,7 @@ mod tests {
         #[test]
         fn a_flipped_bit_never_passes_the_checksum(header in any_header(), payload: Vec<u8>, at: prop::sample::Index) {
             let header = Header { checksum: true, ..header };
-            let mut bytes = message(&header, &payload);
+            let mut bytes = header.message(&payload);
             let bit = at.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
             if let Ok((decoded, _)) = Header::decode(&bytes) {
@@ -549,7 +551,7 @@ mod tests {
 
     #[test]
     fn a_foreign_version_tells_whom_to_answer() {
-        let mut bytes = message(&Header::request(Kind::Request, 7, RpcId(9)), b"");
+        let mut bytes = Header::request(Kind::Request, 7, RpcId(9)).message(b"");
         bytes[2] = 9;
         let malformed = Header::decode(&bytes).unwrap_err();
         assert_eq!(malformed.answer_to(), Some(7));

@@ -300,7 +300,7 @@ impl Serves {
             && self.hung_up.is_empty()
             && self.held.is_empty()
             && !self.is_draining;
-        let taken = usize::try_from(self.shares.total()).unwrap_or(usize::MAX);
+        let taken = self.in_service() - self.arrived;
         let half = self.max.saturating_sub(taken.saturating_mul(2)).div_ceil(2);
         self.at_ease = if is_plain { half } else { 0 };
     }
@@ -348,7 +348,8 @@ impl Serves {
         if header.kind == Kind::Request && self.hung_up.contains_key(&from) {
             return Arrival::Drop;
         }
-        let is_cancelled = !self.early_cancels.is_empty() && self.was_cancelled(from, header.id);
+        let is_cancelled = self.early_cancels.take(from, header.id);
+        self.set_ease();
         if header.code != codec::Default::ID {
             let text = codec::differ(header.code);
             return self.refuse(from, &header, Status::Incompatible, text);
@@ -394,13 +395,6 @@ impl Serves {
     pub fn is_cancelled(&self, from: Peer, id: u64) -> bool {
         let token = self.running.get(&(from, id)).and_then(|it| it.token.as_ref());
         token.is_some_and(CancelToken::is_cancelled)
-    }
-
-    /// Whether a request that has come was cancelled before.
-    fn was_cancelled(&mut self, from: Peer, id: u64) -> bool {
-        let was_cancelled = self.early_cancels.take(from, id);
-        self.set_ease();
-        was_cancelled
     }
 
     /// The origin does not want an answer any more. `has_arrived`: the request came in the same round, and its handler is still to

@@ -21,13 +21,16 @@ use crate::{
 pub(crate) struct Arriving {
     fetching: Fetching,
     claim: Claim,
-    offer: Offer,
+    answer: Box<BulkAnswer>,
+    _lender: Lender,
 }
 
-/// What a target keeps for this side. Dropped, it tells the target that it was taken, or is not wanted.
-struct Offer {
-    port: Arc<Port>,
-    answer: Box<BulkAnswer>,
+/// A peer that keeps memory for this side, under the id of a call. Dropped, it is told that this was taken, or is not wanted.
+pub(crate) struct Lender {
+    pub(crate) port: Arc<Port>,
+    pub(crate) peer: hg_na::Peer,
+    pub(crate) id: u64,
+    pub(crate) what: Kind,
 }
 
 /// The bytes of a result, and whether they are the handler's own error.
@@ -40,36 +43,35 @@ impl Arriving {
         answer: Box<BulkAnswer>,
         waits: bool,
     ) -> Result<(Self, (Made, Option<Instant>)), Failure> {
-        let offer = Offer { port: Arc::clone(port), answer };
-        let answer = &offer.answer;
+        let (peer, id, what) = (answer.peer, answer.id, Kind::ResultTaken);
+        let lender = Lender { port: Arc::clone(port), peer, id, what };
         let claim = Claim::read(&answer.message.as_slice()[answer.payload..])
             .map_err(|error| Failure::Decode(format!("where the result is: {error}")))?;
         let (settings, len) = (&port.shared.settings, claim.descriptor.len());
         check_len(settings, "the result, for this engine", len, Bound::Each)
             .map_err(Failure::Rejected)?;
-        let (peer, deadline) = (Peer { na: answer.peer, port: port.id }, answer.deadline);
+        let (peer, deadline) = (Peer { na: peer, port: port.id }, answer.deadline);
         let remote = ((&claim.descriptor).into(), waits && deadline.is_none());
         let (made, fetching) = Fetching::begin(port, peer, remote, Vec::new());
-        Ok((Self { fetching, claim, offer }, (made, deadline)))
+        Ok((Self { fetching, claim, answer, _lender: lender }, (made, deadline)))
     }
 
     /// It was pulled, or not.
     pub(crate) fn finish(mut self, outcome: Outcome) -> Arrived {
         let bytes = self.fetching.finish(outcome).map_err(failure)?;
-        let answer = &self.offer.answer;
-        let header = Header::decode(answer.message.as_slice());
+        let header = Header::decode(self.answer.message.as_slice());
         let has_checksum = header.is_ok_and(|(header, _)| header.checksum);
         let checked = self.claim.check(&bytes, has_checksum);
         checked.map_err(|why| Failure::Decode(format!("the result: {why}")))?;
-        Ok((bytes, answer.handler_error))
+        Ok((bytes, self.answer.handler_error))
     }
 }
 
-impl Drop for Offer {
+impl Drop for Lender {
     #[cold]
     fn drop(&mut self) {
         if let Some(mut state) = self.port.enter_state() {
-            state.protocol.tell(self.answer.peer, Kind::ResultTaken, self.answer.id);
+            state.protocol.tell(self.peer, self.what, self.id);
             drop(state);
             self.port.notify();
         }

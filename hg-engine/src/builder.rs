@@ -1,20 +1,24 @@
 //! How an engine is opened.
 
-mod handlers;
-
 use std::{fmt, sync::Arc};
 
 use hg_core::{
-    backlog::BACKLOG_BYTES_MAX, protocol::Limits, registry::Registry, serve::IN_SERVICE_MAX,
+    backlog::BACKLOG_BYTES_MAX,
+    protocol::Limits,
+    registry::{RegisterError, Registry},
+    rpc::{Rpc, Serve, ServeKind},
+    serve::IN_SERVICE_MAX,
 };
 use hg_na::{Address, Key, Offer, OpenOptions, Plugin};
 
 use crate::{
-    CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Engine, LARGE_IN_SERVICE_MAX, LARGE_MAX, POOL_THREADS_MAX,
-    Spawn,
+    Answer, CALLS_MAX, CONTEXTS_MAX, EAGER_MAX, Engine, LARGE_IN_SERVICE_MAX, LARGE_MAX,
+    POOL_THREADS_MAX, Request, Spawn,
     platform::{Machine, Platform},
     port::{Handler, Shared},
+    registering::registering,
     schemes::{Advice, Schemes},
+    serve::{of_async_closure, of_closure, of_function, of_later_closure},
     settings::{OpenError, Progress, Settings, Wait},
     spawn::Runtime,
 };
@@ -284,7 +288,7 @@ impl Builder {
     /// [`hg_na::Error::UnknownSetting`], [`hg_na::Error::Os`] where the system has no thread for [`Progress::Background`], and
     /// whatever the transport has to say.
     pub fn open(mut self, url: &str) -> Result<Engine, OpenError> {
-        self.chosen.settle(&mut self.settings, || self.platform.memory());
+        self.chosen.settle(&mut self.settings, self.platform.memory());
         self.settings.check()?;
         let schemes = Schemes::new(&self.plugins, self.advice);
         let url: Address = url.parse().map_err(|error| schemes.explain(error))?;
@@ -318,6 +322,18 @@ impl Builder {
     }
 }
 
+/// Handlers of the engine to be opened. An engine that listens is found by its peers before
+/// [`Engine::register`](crate::Engine::register) can be called: those who call it then are told that it knows no such RPC. What is
+/// registered here is served from the first request on.
+impl Builder {
+    registering!(Self => Self);
+
+    fn insert<R: Rpc>(mut self, handler: Handler) -> Result<Self, RegisterError> {
+        self.handlers.insert(R::NAME, R::signature(), handler)?;
+        Ok(self)
+    }
+}
+
 /// Limits in bytes, of which the others go by the memory that there is.
 #[derive(Debug, Clone, Copy, Default)]
 struct Chosen {
@@ -327,15 +343,7 @@ struct Chosen {
 }
 
 impl Chosen {
-    fn settle(self, settings: &mut Settings, memory: impl FnOnce() -> u64) {
-        let memory = match self {
-            Self {
-                large_max: Some(_),
-                large_in_service_max: Some(_),
-                backlog_bytes_max: Some(_),
-            } => 0,
-            _ => memory(),
-        };
+    fn settle(self, settings: &mut Settings, memory: u64) {
         let four_times = self.large_max.unwrap_or(0).saturating_mul(4);
         let share = |most: u64| most.min(four_times.max(memory / 4));
         let Self { large_max, large_in_service_max, backlog_bytes_max } = self;
@@ -364,7 +372,7 @@ mod tests {
 
     fn settled(builder: Builder, memory: u64) -> [u64; 3] {
         let mut settings = builder.settings.clone();
-        builder.chosen.settle(&mut settings, || memory);
+        builder.chosen.settle(&mut settings, memory);
         let limits = settings.limits;
         [settings.large_max, limits.results_bytes_max, limits.backlog_bytes_max]
     }

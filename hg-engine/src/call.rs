@@ -20,7 +20,6 @@ use hg_core::{
 use crate::{
     Request,
     arriving::{Arrived, Arriving},
-    inside::is_in_handler,
     large::no_memory,
     pending::{Operation, Pending, PortRef, Step, Then},
     port::Port,
@@ -112,24 +111,16 @@ impl<R: Rpc> Then for Called<R> {
         ControlFlow::Break(result)
     }
 
-    #[inline]
-    fn wait(mut pending: Call<'_, R>) -> Self::Output {
-        let mut outcome = None;
-        if is_in_handler() || pending.then.arriving.is_some() {
-            outcome = Some(pending.operation.wait());
-        } else {
-            pending.operation.wait_into(&mut outcome);
-        }
-        let Some(Outcome::Answered { message, payload, handler_error: false }) = &outcome else {
-            let outcome = outcome.unwrap_or_else(|| pending.operation.port.no_outcome());
-            return pending.go_on(outcome);
-        };
-        let output = decode_output::<R>(&message.as_slice()[*payload..]);
-        if message.slot().is_some() {
-            std::mem::forget(outcome); // Owns nothing.
-        }
-        pending.operation.end();
-        output
+    const READS: bool = true;
+
+    #[inline(always)]
+    fn goes_on(&self) -> bool {
+        self.arriving.is_some()
+    }
+
+    #[inline(always)]
+    fn read(payload: &[u8]) -> Self::Output {
+        decode_output::<R>(payload)
     }
 }
 

@@ -65,16 +65,18 @@ impl EventLoop {
     pub fn progress(&self) -> bool {
         let Some((mut role, state)) = self.take_role() else { return false };
         // Relaxed, as everywhere here: one thread uses this at a time.
-        if !self.slept.swap(false, Ordering::Relaxed) {
-            return self.port.step(&mut role, state, &mut |_: &mut _| None::<()>).0;
-        }
-        drop(state);
-        self.port.disarm(role.work());
-        // Collects what made the descriptor readable, so that it is not readable for ever.
-        if let Err(error) = self.port.waiter.wait(Some(Duration::ZERO)) {
-            tracing::error!(%error, "the transport's wait set cannot be read");
-        }
-        let Some(state) = self.port.enter_state() else { return false };
+        let state = if self.slept.swap(false, Ordering::Relaxed) {
+            drop(state);
+            self.port.disarm(role.work());
+            // Collects what made the descriptor readable, so that it is not readable for ever.
+            if let Err(error) = self.port.waiter.wait(Some(Duration::ZERO)) {
+                tracing::error!(%error, "the transport's wait set cannot be read");
+            }
+            self.port.enter_state()
+        } else {
+            Some(state)
+        };
+        let Some(state) = state else { return false };
         self.port.step(&mut role, state, &mut |_: &mut _| None::<()>).0
     }
 

@@ -4,7 +4,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `builder` | how an engine is opened: plugins, contexts, handlers |
+//! | `builder`, `registering` | how an engine is opened: plugins, contexts; how it is given handlers |
 //! | `handle`, `peer` | what users hold: register, look up, call |
 //! | `call`, `start`, `in_place`, `arriving` | what comes of a call; how one begins; large results on their way here |
 //! | `bulk`, `transfer`, `view` | registered memory; how transfers begin, and what comes of them; the short ways |
@@ -59,6 +59,7 @@ pub mod platform;
 mod pool;
 mod port;
 mod ready;
+mod registering;
 mod role;
 mod schemes;
 mod serve;

@@ -16,7 +16,7 @@ use hg_core::{
 
 use crate::{
     deferred,
-    inside::{is_inside, is_waited_for, waiting},
+    inside::{is_in_handler, is_inside, is_waited_for, waiting},
     lock::MutexGuard,
     port::{Port, State},
 };
@@ -60,11 +60,21 @@ pub trait Then: Sized {
     #[doc(hidden)]
     fn end(&mut self, port: &Arc<Port>, outcome: Outcome, waits: bool) -> Step<Self::Output>;
 
-    /// [`Pending::wait`].
+    /// Whether a short answer is [read](Self::read) where it has come to: what most calls end with.
+    #[doc(hidden)]
+    const READS: bool = false;
+
+    /// Whether something else is waited for already.
     #[doc(hidden)]
     #[inline]
-    fn wait(pending: Pending<'_, Self>) -> Self::Output {
-        pending.wait_on()
+    fn goes_on(&self) -> bool {
+        false
+    }
+
+    /// A short answer.
+    #[doc(hidden)]
+    fn read(_payload: &[u8]) -> Self::Output {
+        unreachable!("asked of what reads alone")
     }
 }
 
@@ -94,24 +104,43 @@ impl<'e, T: Then> Pending<'e, T> {
     /// engine's call; its own engine makes no progress meanwhile. Handlers of two engines that wait for each other in two threads wait
     /// until their deadlines.
     #[inline]
-    pub fn wait(self) -> T::Output {
-        T::wait(self)
-    }
-
-    #[inline]
-    fn wait_on(mut self) -> T::Output {
-        let outcome = self.operation.wait();
+    pub fn wait(mut self) -> T::Output {
+        if !T::READS || is_in_handler() || self.then.goes_on() {
+            let outcome = self.operation.wait();
+            return self.go_on(outcome);
+        }
+        let mut outcome = None;
+        self.operation.wait_into(&mut outcome);
+        if let Some(Outcome::Answered { message, payload, handler_error: false }) = &outcome
+            && let Some((bytes, len)) = message.slot()
+        {
+            if matches!(self.operation.port, PortRef::Borrowed(_)) {
+                std::mem::forget(self); // Owns nothing, since its outcome was taken.
+            } else {
+                self.operation.made = Made::Taken;
+                drop(self);
+            }
+            let output = T::read(&bytes[*payload..len]);
+            std::mem::forget(outcome); // The same.
+            return output;
+        }
+        let outcome = self.operation.taken(outcome);
         self.go_on(outcome)
     }
 
     /// With this outcome, until the end.
-    pub(crate) fn go_on(mut self, mut outcome: Outcome) -> T::Output {
-        loop {
-            if let Some(output) = self.end(outcome, true) {
-                return output;
-            }
-            outcome = self.operation.wait();
+    #[inline]
+    fn go_on(mut self, outcome: Outcome) -> T::Output {
+        match self.end(outcome, true) {
+            Some(output) => output,
+            None => self.wait_longer(),
         }
+    }
+
+    #[cold]
+    fn wait_longer(mut self) -> T::Output {
+        let outcome = self.operation.wait();
+        self.go_on(outcome)
     }
 
     /// `None`: something else goes on.
@@ -239,26 +268,22 @@ impl<'e> Operation<'e> {
         Self { port, made: made.into() }
     }
 
-    /// Waits outside of handlers; the outcome is put to its place once, and is not there if there is none.
+    /// Waits outside of handlers; the outcome is put to its place once, and is not there if there is none. Then this is to be
+    /// told that it was [taken](Self::taken), or forgotten.
     #[inline(always)]
     pub(crate) fn wait_into(&mut self, outcome: &mut Option<Outcome>) {
-        let Made::Open(id) = self.made else {
-            *outcome = Some(self.take_over());
-            return;
-        };
-        self.port.wait_for(id, outcome);
-        if outcome.is_some() {
-            self.made = Made::Taken;
+        match self.made {
+            Made::Open(id) => self.port.wait_for(id, outcome),
+            _ => *outcome = Some(self.take_over()),
         }
     }
 
-    /// Drops it after its outcome was taken: in place where it owns nothing.
-    #[inline(always)]
-    pub(crate) fn end(self) {
-        debug_assert!(matches!(self.made, Made::Taken), "what is open is to be cancelled");
-        if matches!(self.port, PortRef::Borrowed(_)) {
-            std::mem::forget(self);
+    /// What was waited for, or why there is nothing.
+    fn taken(&mut self, outcome: Option<Outcome>) -> Outcome {
+        if outcome.is_some() {
+            self.made = Made::Taken;
         }
+        outcome.unwrap_or_else(|| self.port.no_outcome())
     }
 
     /// Waits for the outcome, making progress in this thread.
@@ -283,7 +308,7 @@ impl<'e> Operation<'e> {
         }
         let mut outcome = None;
         waiting(|| self.wait_into(&mut outcome));
-        outcome.unwrap_or_else(|| self.port.no_outcome())
+        self.taken(outcome)
     }
 
     /// The outcome, once it is there; until then the waker is left to be woken, or the one that was left before. Somebody who

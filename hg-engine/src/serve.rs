@@ -112,7 +112,8 @@ impl Service for Server {
         for ticket in requests.iter() {
             let was_closed =
                 locked.take().is_some_and(|state: MutexGuard<'_, State>| !state.is_open());
-            if was_closed || port.was_closed_here() {
+            // No other one begins once a handler of this round, in this thread, has closed its engine.
+            if was_closed || port.is_closed.load(Ordering::Relaxed) {
                 break;
             }
             if let Some(Completion::Unexpected { message, .. }) = done.get_mut(ticket.at) {
@@ -184,7 +185,11 @@ impl Server {
             return None;
         }
         let request = request.get_or_insert_with(|| Request::new(Arc::clone(port)));
-        request.reuse(origin, header, arrived);
+        if handler.asks {
+            request.reuse(origin, header, arrived);
+        } else {
+            request.due = Due::new(origin, header); // All that is ever looked at.
+        }
         match handler.kind {
             ServeKind::Plain => {
                 let payload = &message.as_slice()[payload..];
@@ -233,12 +238,6 @@ fn place_of(
 }
 
 impl Port {
-    /// Whether a handler of this round has closed its engine: no other one begins.
-    #[inline]
-    fn was_closed_here(&self) -> bool {
-        self.is_closed.load(Ordering::Relaxed) // It was in this thread.
-    }
-
     /// Has the arguments pulled that did not fit into a message, then serves the request.
     #[cold]
     fn serve_large(
@@ -401,7 +400,7 @@ impl Port {
         why: &str,
     ) {
         // Nobody will take what it lends.
-        drop(large::Lender::of(self, origin, header));
+        drop(large::lender_of(self, origin, header));
         let protocol = &mut self.state.lock().protocol;
         protocol.serves.end_in_round(origin, header.id);
         if header.kind == Kind::Request {

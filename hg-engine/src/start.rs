@@ -142,9 +142,7 @@ impl Port {
         }
         Ok(id)
     }
-}
 
-impl Port {
     /// The header of a call without its id and its deadline.
     #[inline(always)]
     pub(crate) fn header_of<R: Rpc>(&self, kind: Kind, options: &CallOptions) -> Header {
@@ -178,9 +176,7 @@ impl Port {
             remedy: "wait for some of them, or raise `Builder::calls_max`",
         })
     }
-}
 
-impl Port {
     /// Whether arguments of so many bytes may be made.
     pub(crate) fn check_large(&self, size: usize) -> Result<(), Failure> {
         let max = self.shared.settings.large_max;
@@ -248,14 +244,17 @@ impl Port {
         let id = begun.ok_or_else(|| self.too_many_calls())?;
         header.id = id.to_bits();
         header.encode(message.as_mut_slice());
-        let posted = state.protocol.post_call(id, peer, two_way, message);
-        let (kept, freed) = if posted.is_ok() { (of_port, None) } else { (None, of_port) };
-        if let Some(lent) = kept {
+        let whose = (peer, id.to_bits());
+        if let Some(lent) = of_port {
             let Protocol { kept, deferred, .. } = &mut state.protocol;
-            kept.arguments.insert((peer, id.to_bits()), lent, deadline, deferred);
+            kept.arguments.insert(whose, lent, deadline, deferred);
+        }
+        let posted = state.protocol.post_call(id, peer, two_way, message);
+        if posted.is_err() {
+            let Protocol { kept, deferred, .. } = &mut state.protocol;
+            kept.arguments.free(whose, deferred);
         }
         drop(state);
-        drop(freed);
         // Whoever makes progress frees the arguments of a call that was not made.
         self.notify();
         posted.map(|()| id)

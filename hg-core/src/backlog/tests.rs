@@ -60,10 +60,13 @@ fn any_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What is to wait, by peer and kind: token, number, bytes.
+/// Token, number, bytes.
+type Waiting = VecDeque<(Token, u64, usize)>;
+
 #[derive(Default)]
 struct World {
-    waiting: HashMap<(Peer, bool), VecDeque<(Token, u64, usize)>>,
+    /// What is to wait, by peer and kind.
+    waiting: HashMap<(Peer, bool), Waiting>,
     /// Of all that was posted, what has become of it: the transport has it, it was refused, or dropped.
     ended: HashMap<Token, u32>,
     posted: Token,

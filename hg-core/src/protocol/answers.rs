@@ -69,10 +69,7 @@ impl Protocol {
     }
 
     fn control(&mut self, peer: Peer, header: &Header, text: &[u8]) {
-        let len = header.encoded_len();
-        let mut message = Message::from(vec![0; len + text.len()]);
-        message.as_mut_slice()[len..].copy_from_slice(text);
-        header.encode(message.as_mut_slice());
+        let message = Message::from(header.message(text));
         self.post_answer(Op::SendControl { to: peer, message });
     }
 
@@ -108,9 +105,5 @@ pub(super) fn handle_untaken(kept: &mut Kept, deferred: &mut Deferred, op: &Op, 
 pub fn status_message(id: u64, status: Status, text: &[u8], checksum: bool) -> Message {
     let text = &text[..text.len().min(STATUS_TEXT_MAX)];
     let header = Header::answer(id, status as u8, checksum);
-    let len = header.encoded_len();
-    let mut bytes = vec![0; len + text.len()];
-    bytes[len..].copy_from_slice(text);
-    header.encode(&mut bytes);
-    Message::copied(&bytes)
+    Message::copied(&header.message(text))
 }

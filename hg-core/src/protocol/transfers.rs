@@ -11,10 +11,11 @@ use crate::{
     operations::{Came, MOVE_MAX, Move, Near, OperationId, start_of},
 };
 
-/// The transport's part of a descriptor of an engine that routes.
+/// The transport's part of a descriptor of an engine that routes; a transport that does so itself finds it by itself.
 #[inline]
-fn part_of(remote: &Descriptor, context: &dyn Context) -> Option<Descriptor> {
-    if remote.may_be_joint() { remote.part_for(context.address().scheme()) } else { None }
+fn part_of(remote: &Descriptor, context: &dyn Context, routes: bool) -> Option<Descriptor> {
+    let is_joint = !routes && remote.may_be_joint();
+    if is_joint { remote.part_for(context.address().scheme()) } else { None }
 }
 
 impl Protocol {
@@ -61,7 +62,7 @@ impl Protocol {
         if far.len() > most || !fits {
             return Begun::No;
         }
-        let part = if self.routes { None } else { part_of(remote, context.as_ref()) };
+        let part = part_of(remote, context.as_ref(), self.routes);
         let transit = Transit {
             direction,
             peer,
@@ -110,7 +111,7 @@ impl Protocol {
         let Some(context) = &mut self.context else { return Begun::No };
         let Some(place) = far.only_region() else { return Begun::No };
         let remote = &far.descriptor().regions()[place.region];
-        let part = if self.routes { None } else { part_of(remote, context.as_ref()) };
+        let part = part_of(remote, context.as_ref(), self.routes);
         let remote = part.as_ref().unwrap_or(remote);
         let begun = context.fetch(owner, remote, place.offset, into, may_wait);
         if matches!(begun, Begun::Over | Begun::Ready(_)) {

@@ -122,10 +122,7 @@ pub(crate) fn offer<T: Serialize>(
         }
     };
     let header = Header { bulk: true, ..*header };
-    let start = header.encoded_len();
-    let mut message = Message::from(vec![0; start + payload.len()]);
-    message.as_mut_slice()[start..].copy_from_slice(&payload);
-    header.encode(message.as_mut_slice());
+    let message = Message::from(header.message(&payload));
 
     let Some(mut state) = port.enter_state() else {
         return refused(Status::Rejected, &Error::Forked.to_string());

@@ -36,7 +36,7 @@ pub(crate) fn no_message() -> Message {
 
 /// What runs a handler, without its types. An answer that is there at once is written to its place, and so is a future of it, which
 /// only an `async` handler has: where its last one was, if that is given.
-type Body = dyn Fn(&Request, &[u8], &mut Message, &mut Option<Task>) -> Run + Send + Sync;
+type Body = Box<dyn Fn(&Request, &[u8], &mut Message, &mut Option<Task>) -> Run + Send + Sync>;
 
 /// A registered handler.
 #[derive(Clone)]
@@ -46,6 +46,7 @@ pub(crate) struct Handler {
     pub(crate) gives: bool,
     /// Whether it is given its request, which it may ask.
     pub(crate) asks: bool,
+    /// Found by one look less than what lies in the `Arc` itself, where that depends on its type.
     body: Arc<Body>,
 }
 
@@ -54,7 +55,7 @@ impl Handler {
         kind: ServeKind,
         body: impl Fn(&Request, &[u8], &mut Message, &mut Option<Task>) -> Run + Send + Sync + 'static,
     ) -> Self {
-        Self { kind, gives: false, asks: true, body: Arc::new(body) }
+        Self { kind, gives: false, asks: true, body: Arc::new(Box::new(body)) }
     }
 
     /// Runs it; a panic becomes an answer.
@@ -75,7 +76,7 @@ impl Handler {
 
 #[cold]
 fn panicked(request: &Request, panic: Box<dyn Any + Send>, answer: &mut Message) -> Run {
-    let run = request.fail(Status::Panicked, panic_text(panic.as_ref()), answer);
+    let run = request.due.fail(Status::Panicked, panic_text(panic.as_ref()), answer);
     discard(panic);
     run
 }

@@ -17,9 +17,7 @@ impl<'p> Role<'p> {
     pub(crate) fn new(port: &'p Arc<Port>, work: Box<Work>) -> Self {
         Self { port, work: ManuallyDrop::new(Some(work)) }
     }
-}
 
-impl Role<'_> {
     #[inline]
     pub(crate) fn work(&mut self) -> &mut Work {
         self.work.as_deref_mut().expect("a round begins with the role")

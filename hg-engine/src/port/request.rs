@@ -197,33 +197,17 @@ impl Request {
         }
     }
 
-    /// Encodes the answer to its place, if one is due.
-    #[inline]
-    pub(crate) fn answer_into<R: Rpc>(
-        &self,
-        result: Result<R::Output, R::Error>,
-        answer: &mut Message,
-    ) -> Run {
-        self.due.answer_into::<R>(&self.port, result, answer)
-    }
-
     /// The encoded answer, if one is due.
     pub(crate) fn answer<R: Rpc>(&self, result: Result<R::Output, R::Error>) -> Option<Message> {
         let mut answer = no_message();
-        let run = self.answer_into::<R>(result, &mut answer);
+        let run = self.due.answer_into::<R>(&self.port, result, &mut answer);
         matches!(run, Run::Answered).then_some(answer)
-    }
-
-    /// Encodes a failure to its place, if an answer is due.
-    #[cold]
-    pub(crate) fn fail(&self, status: Status, text: &str, answer: &mut Message) -> Run {
-        self.due.fail(status, text, answer)
     }
 
     /// Tells the caller, where an answer is due, why there is none, from whatever thread this is.
     pub(crate) fn give_up(&self, status: Status, text: &str) {
         let mut answer = no_message();
-        let run = self.fail(status, text, &mut answer);
+        let run = self.due.fail(status, text, &mut answer);
         self.hand_in(matches!(run, Run::Answered).then_some(answer));
     }
 

@@ -30,7 +30,7 @@ fn arguments<'a, R: Rpc>(
             codec::CodecError::NoMemory { .. } => Status::Rejected,
             _ => Status::Decode,
         };
-        request.fail(status, &text, answer)
+        request.due.fail(status, &text, answer)
     })
 }
 
@@ -61,7 +61,7 @@ impl<R: Serve<Request>> Responder<R::Output, R::Error> for ToPlace<'_, R> {
 
     #[inline(always)]
     fn now(self, result: Result<R::Output, R::Error>) -> Run {
-        self.request.answer_into::<R>(result, self.answer)
+        self.request.due.answer_into::<R>(&self.request.port, result, self.answer)
     }
 
     #[inline(always)]
@@ -82,7 +82,7 @@ impl<R: Serve<Request>> Responder<R::Output, R::Error> for ToPlace<'_, R> {
 fn unpolled<R: Serve<Request>>(request: &Request, answer: &mut Message) -> Run {
     let (name, kind) = (R::NAME, R::KIND);
     let text = format!("the handler of `{name}` is of the kind {kind:?} and gave a future");
-    request.fail(Status::Rejected, &text, answer)
+    request.due.fail(Status::Rejected, &text, answer)
 }
 
 /// A closure that answers at once, on the progress thread or on the pool.
@@ -93,7 +93,10 @@ where
 {
     Handler::new(kind, move |request, payload, answer, _| {
         match arguments::<R>(request, payload, answer) {
-            Ok(args) => request.answer_into::<R>(function(request, R::unpack(args)), answer),
+            Ok(args) => {
+                let result = function(request, R::unpack(args));
+                request.due.answer_into::<R>(&request.port, result, answer)
+            }
             Err(run) => run,
         }
     })

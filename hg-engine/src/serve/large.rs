@@ -29,7 +29,9 @@ use super::{
     places::{self, Ended},
 };
 use crate::{
-    Request, frozen,
+    Request,
+    arriving::Lender,
+    frozen,
     inside::{Inside, in_handler},
     large::{Bound, Claim, check_len},
     pending::{Operation, PortRef},
@@ -81,13 +83,13 @@ pub(crate) fn serve(
 ) -> Option<(Request, Task)> {
     let request = port.begin_apart(origin, &header, arrived);
     let lent = Lent::read(&header, payload).map_err(|error| (Status::Decode, error.to_string()));
-    let lent = (lent, Lender::of(port, origin, &header));
+    let lent = (lent, lender_of(port, origin, &header));
     if handler.kind == ServeKind::Blocking && port.has_pool() {
         let job = owed::job(handler, request, move |handler, request, answer| {
             let platform = &request.port.shared.platform;
             match block_on(platform.as_ref(), pin!(take(request, lent))) {
                 Ok(taken) => taken.run(handler, request, answer),
-                Err((status, text)) => request.fail(status, &text, answer),
+                Err((status, text)) => request.due.fail(status, &text, answer),
             }
         });
         port.run_blocking(origin, job);
@@ -99,7 +101,7 @@ pub(crate) fn serve(
             Ok(taken) => run(handler, request, taken).await,
             Err((status, text)) => {
                 let mut answer = no_message();
-                (request.fail(status, &text, &mut answer), answer)
+                (request.due.fail(status, &text, &mut answer), answer)
             }
         }
     });
@@ -115,38 +117,19 @@ async fn take(
         Ok(lent) => Taking { port: &request.port, request }.all(lent).await,
         Err(refusal) => Err(refusal),
     };
-    if let Some(Lender { port, origin, .. }) = &lender
+    if let Some(Lender { port, peer, .. }) = &lender
         && let Err((Status::Rejected | Status::Decode, why)) = &taken
         && let Some(mut state) = port.enter_state()
     {
-        state.protocol.serves.log_dropped(*origin, why);
+        state.protocol.serves.log_dropped(*peer, why);
     }
     taken
 }
 
-/// The origin of a one-way call. Dropped, it is told that its memory may go: whatever has become of the call.
-pub(super) struct Lender {
-    port: Arc<Port>,
-    origin: hg_na::Peer,
-    id: u64,
-}
-
-impl Lender {
-    /// `None`: the memory goes with the answer.
-    pub(super) fn of(port: &Arc<Port>, origin: hg_na::Peer, header: &Header) -> Option<Self> {
-        let lends = header.lends() && header.kind == Kind::OneWay;
-        lends.then(|| Self { port: Arc::clone(port), origin, id: header.id })
-    }
-}
-
-impl Drop for Lender {
-    fn drop(&mut self) {
-        if let Some(mut state) = self.port.enter_state() {
-            state.protocol.tell(self.origin, Kind::ArgumentsTaken, self.id);
-            drop(state);
-            self.port.notify();
-        }
-    }
+/// The origin of a one-way call; `None`: the memory goes with the answer.
+pub(super) fn lender_of(port: &Arc<Port>, peer: hg_na::Peer, header: &Header) -> Option<Lender> {
+    let (port, id, what) = (Arc::clone(port), header.id, Kind::ArgumentsTaken);
+    (header.lends() && header.kind == Kind::OneWay).then(|| Lender { port, peer, id, what })
 }
 
 /// A part of the budget of bytes, or a place in the queue for one. Dropped, it gives up the one or the other.

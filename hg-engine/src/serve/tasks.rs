@@ -41,11 +41,11 @@ pub(crate) struct Tasks {
 /// Wakers, and places of one handler's futures, that are kept for the next ones.
 const SPARES_MAX: usize = 16;
 
-/// Keeps a place for the next future of its handler.
+/// Keeps something for the next one.
 #[inline]
-pub(crate) fn keep(spares: &mut Vec<Task>, task: Task) {
+pub(crate) fn keep<T>(spares: &mut Vec<T>, spare: T) {
     if spares.len() < SPARES_MAX {
-        spares.push(task);
+        spares.push(spare);
     }
 }
 
@@ -162,13 +162,6 @@ impl Tasks {
         self.table.insert(Entry { task, wakening, due: *due });
     }
 
-    #[inline]
-    fn keep(&mut self, wakening: Wakening) {
-        if self.spares.len() < SPARES_MAX {
-            self.spares.push(wakening);
-        }
-    }
-
     /// Takes all tasks out. Who wakes one of them later is heard still, for nothing: whoever looks whether any is ready has only this
     /// flag.
     pub(crate) fn take(&mut self) -> Self {
@@ -210,7 +203,7 @@ impl Tasks {
         let Some(Entry { task, wakening, due }) = self.table.remove(key) else { return };
         drop(task);
         if wakening.is_unused() {
-            self.keep(wakening);
+            keep(&mut self.spares, wakening);
         }
         let message = match run {
             Run::Answered => Some(answer),
