@@ -98,23 +98,6 @@ impl Hosts {
         Link { host: &self.hosts[host], switch: &self.switch, network }
     }
 
-    /// Gives each host the hardware addresses of all others, for good: the kernel's table of neighbours, which all hosts of a machine
-    /// share, does not count such entries towards its limit (`gc_thresh3`, 1,024 by default; see arp(7)). A host that is cut off
-    /// is then silent, where it would have no route.
-    pub(crate) fn introduce(&self) {
-        for host in &self.hosts {
-            let others = self.hosts.iter().filter(|other| other.index != host.index);
-            let lines = others.flat_map(|other| {
-                (0..self.networks).map(|network| {
-                    let (ip, mac, card) =
-                        (other.ip4(network), mac(network, other.index), card(network));
-                    format!("neigh add {ip} lladdr {mac} dev {card} nud permanent\n")
-                })
-            });
-            must(host.keeper.ip(&lines.collect::<String>()));
-        }
-    }
-
     /// Takes the power from a host, without a word to anybody, and starts it again: a new namespace at the old
     /// addresses. Processes that were there must have been killed, with its cables cut before.
     pub(crate) fn restart(&mut self, host: usize) {
@@ -139,7 +122,7 @@ impl Hosts {
         for network in 0..self.networks {
             let (port, card, pid) = (port(index, network), card(network), host.keeper.pid());
             // The same after a restart: others have it in their tables.
-            let mac = mac(network, index);
+            let mac = format!("02:00:00:77:{network:02x}:{index:02x}");
             let cable = format!(
                 "link add {port} type veth peer name {card} address {mac} netns {pid}\n\
                  link set {port} master net{network} up"
@@ -404,11 +387,6 @@ fn fed(command: &mut Command, input: &str) -> Result<String, String> {
         return Ok(String::from_utf8_lossy(&stdout).into_owned());
     }
     Err(String::from_utf8_lossy(&stderr).trim().replace('\n', "; "))
-}
-
-/// The hardware address of a host's card.
-fn mac(network: usize, host: usize) -> String {
-    format!("02:00:00:77:{network:02x}:{host:02x}")
 }
 
 fn must(result: Result<(), String>) {

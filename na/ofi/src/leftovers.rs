@@ -50,12 +50,12 @@ fn is_abandoned(path: &Path) -> bool {
         return false;
     };
     let fd = file.as_raw_fd();
-    // SAFETY:
-    // - open; the commands take numbers.
-    unsafe {
-        libc::fcntl(fd, F_SETSIG, libc::SIGURG) == 0
-            && libc::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) == 0
-    }
+    let asks = |command, number: libc::c_int| {
+        // SAFETY:
+        // - open; the commands take numbers.
+        unsafe { libc::fcntl(fd, command, number) == 0 }
+    };
+    asks(F_SETSIG, libc::SIGURG) && asks(libc::F_SETLEASE, libc::F_WRLCK)
 }
 
 /// Whether there is a file of an endpoint's name that this user has not made: libfabric would map it, and trust what stands in it.
