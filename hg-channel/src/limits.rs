@@ -12,8 +12,8 @@ pub struct Limits {
     pub block: usize,
     /// Bytes of records that are on their way or wait to be consumed: 256 KiB. Half of it is the longest record.
     pub window: u32,
-    /// What the window is doubled up to, at a receiver that has consumed everything while its sender waits for room: 1 MiB. Ends may have it otherwise. One end has
-    /// 16 MiB for that, of all its channels; a connection that was idle and is closed gives back what it has had of them.
+    /// What the window is doubled up to, at a receiver that has consumed everything while its sender waits for room: 1 MiB; never of a sender with which
+    /// it shares memory ([`Port::over`](crate::Port::over)). Ends may have it otherwise. One end has 16 MiB for that, of all its channels; a connection that was idle and is closed gives back what it has had of them.
     pub widest: u32,
     /// A connection over which nothing has gone for so long is closed, when both sides agree: 10 s.
     pub idle: Duration,
@@ -28,7 +28,7 @@ impl Default for Limits {
 
 impl Limits {
     /// Blocks of so many bytes: at least 64, at most half of the longest window, and at most what the transport takes in one message
-    /// ([`Port::at_most`](crate::Port::at_most)).
+    /// ([`Port::over`](crate::Port::over)).
     #[must_use]
     pub fn block(self, bytes: usize) -> Self {
         Self { block: bytes.clamp(64, BLOCK_MAX), ..self }

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Address, Context, GoneReason, LocalSlice, Op, OpId, Peer, RemoteSlice, Waiter};
+use hg_na::{Address, Caps, Context, GoneReason, LocalSlice, Op, OpId, Peer, RemoteSlice, Waiter};
 use rustc_hash::FxHashMap;
 
 pub use self::arriving::{Arrived, Batch, Event, Kept};
@@ -124,6 +124,8 @@ pub struct Port<N> {
     ending: Vec<Ending>,
     /// Rounds that have found nothing.
     rounds_in_vain: u64,
+    /// Memory of some peers can be viewed: the context says of which.
+    has_views: bool,
     /// Bytes by which the windows of all links are longer than at first.
     widened: u64,
     idle_at: Option<Instant>,
@@ -135,7 +137,7 @@ pub struct Port<N> {
 }
 
 impl<N> Port<N> {
-    /// The end of number `me`, reached by `context`, of which [`Port::at_most`] says what it takes.
+    /// The end of number `me`, reached by `context`, of whose transport [`Port::over`] says what it can do.
     ///
     /// # Panics
     /// The directory has no such end.
@@ -175,6 +177,7 @@ impl<N> Port<N> {
             ended: Vec::new(),
             ending: Vec::new(),
             rounds_in_vain: 0,
+            has_views: false,
             widened: 0,
             idle_at: None,
             late: 0,
@@ -183,13 +186,16 @@ impl<N> Port<N> {
         }
     }
 
-    /// The transport takes messages of so many bytes at most ([`hg_na::Caps::max_unexpected`]): a record is no longer, beside being at most half of
-    /// a window, and neither is a block, whatever [`Limits::block`] says. Windows are as they were, since all ends are to have the same.
+    /// Its transport can do so much. A record is no longer than a message ([`Caps::max_unexpected`]), beside being at most half of a window, and neither is
+    /// a block, whatever [`Limits::block`] says; windows are as they were, since all ends are to have the same. Those of ends whose memory can be viewed
+    /// ([`hg_na::Context::views`]) do not grow: where memory is shared, a longer one only leaves the nearest caches.
     #[must_use]
-    pub fn at_most(mut self, message: usize) -> Self {
+    pub fn over(mut self, caps: &Caps) -> Self {
+        let message = caps.max_unexpected;
         self.record_max = self.record_max.min(message.saturating_sub(HEADER + RECORD));
         self.limits.block = self.limits.block.min(message);
         self.pool = Pool::new(self.limits.block);
+        self.has_views = caps.views;
         self
     }
 

@@ -18,7 +18,7 @@ use std::{
 };
 
 use hg_channel::{Batch, Directory, Error, Event, Limits, Near, Port, When, next_record};
-use hg_na::{Address, Context, OpenOptions, Plugin};
+use hg_na::{Address, Caps, Context, OpenOptions, Plugin};
 use nix::sys::signal::{Signal, raise};
 use watchdog::Watchdog;
 use world::{TOKEN, World, is_there};
@@ -203,24 +203,24 @@ fn limits() -> Limits {
     Limits::default().block(128).window(512).idle(Duration::from_millis(1))
 }
 
-/// The context of an end, and how much it takes in one message.
-type Opened = (Box<dyn Context>, usize);
+/// The context of an end, and what its transport can do.
+type Opened = (Box<dyn Context>, Caps);
 
 fn open(url: &str) -> Opened {
     let plugin = plugin_of(url);
     let domain = plugin.open(&Address::new(url).unwrap(), &OpenOptions::listening()).unwrap();
-    (domain.context(0).unwrap(), domain.caps().max_unexpected)
+    (domain.context(0).unwrap(), domain.caps().clone())
 }
 
 /// Of all ends, those that are here.
 fn world_of(addresses: Vec<Address>, here: Vec<(usize, Opened)>) -> World {
     let directory = Arc::new(Directory::new(TOKEN, addresses.clone()));
     let mut ports: Vec<Option<Port<u64>>> = addresses.iter().map(|_| None).collect();
-    for (at, (context, longest)) in here {
+    for (at, (context, caps)) in here {
         let end = u32::try_from(at).unwrap();
         let near = Near::new(end, 1);
         let port = Port::new(end, context, Arc::clone(&directory), near, limits());
-        ports[at] = Some(port.at_most(longest));
+        ports[at] = Some(port.over(&caps));
     }
     World::with(ports, addresses)
 }

@@ -6,12 +6,16 @@
 mod world;
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use hg_channel::{Batch, Directory, Error, Event, Limits, Near, Port, When, next_record};
 use hg_na::{Address, Op, OpenOptions, Plugin};
+use hg_na_route::Route;
 use watchdog::Watchdog;
 use world::{TOKEN, World};
 
@@ -102,6 +106,42 @@ fn a_narrow_window(plugin: &dyn Plugin, url: &str) {
     windows_of_records(&mut world, 1000);
     assert_eq!(world.port(1).stats().widened, 4, "from the beginning");
     assert!(world.gone.iter().all(Vec::is_empty), "nobody is gone");
+}
+
+/// Ends that share memory are as quick as they are with a short one.
+fn a_window_of_shared_memory(plugin: &dyn Plugin, url: &str) {
+    let _watchdog = Watchdog::start();
+    let limits = Limits::default().block(256).window(2048).widest(10_000);
+    let mut world = World::new(plugin, url, 2, limits);
+    windows_of_records(&mut world, 1000);
+    assert_eq!([0, 1].map(|end| world.port(end).stats().widened), [0, 0]);
+    assert!(held_in_vain(&mut world) <= 2048);
+}
+
+/// Shared memory inside of a node, TCP between nodes: all are on this one, or each but the first on another one.
+fn routed(is_one_node: bool) -> Route {
+    let has_opened = AtomicBool::new(false);
+    let node = move || {
+        let is_here = is_one_node || !has_opened.swap(true, Ordering::Relaxed);
+        if is_here { hg_na_sm::node_id() } else { Ok(Default::default()) }
+    };
+    Route::new(hg_na_sm::SmPlugin, hg_na_tcp::TcpPlugin, node, &["uid", "sm+tcp"])
+}
+
+#[test]
+fn a_window_that_a_quick_receiver_waits_for_is_doubled_until_its_connection_rests() {
+    a_narrow_window(&hg_na_tcp::TcpPlugin, "tcp://127.0.0.1");
+    a_narrow_window(&routed(false), "sm+tcp://127.0.0.1");
+    let (plugin, url) = (hg_na_ofi::OfiPlugin, "ofi+tcp://127.0.0.1");
+    if world::is_there(&plugin, url, "a_window_that_a_quick_receiver_waits_for") {
+        a_narrow_window(&plugin, url);
+    }
+}
+
+#[test]
+fn a_window_does_not_grow_where_memory_is_shared_also_inside_of_a_route() {
+    a_window_of_shared_memory(&hg_na_sm::SmPlugin, "sm://");
+    a_window_of_shared_memory(&routed(true), "sm+tcp://127.0.0.1");
 }
 
 /// Bytes of records that end 1 has, when it consumes nothing for a while.
@@ -504,7 +544,6 @@ macro_rules! suite {
         mod $name {
             suite!(@ $plugin, $url, every_record_arrives_once_and_in_order_from_each_to_each, all_to_all);
             suite!(@ $plugin, $url, a_receiver_that_consumes_nothing_holds_a_window_at_most, a_full_receiver);
-            suite!(@ $plugin, $url, a_window_that_a_quick_receiver_waits_for_is_doubled_until_its_connection_rests, a_narrow_window);
             suite!(@ $plugin, $url, records_that_come_one_by_one_keep_no_other_end_from_being_heard, one_by_one);
             suite!(@ $plugin, $url, blocks_are_no_longer_than_messages_whatever_was_asked_for, long_blocks);
             suite!(@ $plugin, $url, acknowledgements_travel_by_what_goes_the_other_way, both_ways);

@@ -254,16 +254,12 @@ impl Fabric {
         let (functions, settings) = (self.functions, self.settings);
         let nodes_of_all = all.iter().flat_map(|it| &it.nodes).copied().collect();
         let (nodes, allotted) = (nodes_of_all, Default::default());
-        // Where memory is shared, a longer window only leaves the nearest caches.
-        let fixed = settings.limits.widest(settings.limits.window);
-        let limits = if address.scheme() == "sm" { fixed } else { settings.limits };
         let common = Common { functions, settings, shape, nodes, nodes_here, domain, allotted };
         let common = Arc::new(common);
-        let message_max = common.domain.caps().max_unexpected;
         let all = contexts.into_iter().zip(first..).map(|(context, end)| {
             let (directory, near) = (Arc::clone(&directory), Arc::clone(&near));
-            let port = Port::new(end, context, directory, near, limits);
-            Worker::new(Arc::clone(&common), port.at_most(message_max))
+            let port = Port::new(end, context, directory, near, common.settings.limits);
+            Worker::new(Arc::clone(&common), port.over(common.domain.caps()))
         });
         let all = all.zip(nodes_of_threads).map(|(worker, node)| worker.on_node(node));
         let mut all: Vec<Worker> = all.collect();

@@ -325,7 +325,7 @@ impl<N> Port<N> {
         let waited_in_vain = self.rounds_in_vain - link.rounds_in_vain;
         link.rounds_in_vain = self.rounds_in_vain;
         if header.waited && waited_in_vain >= STARVED {
-            self.widen(at, bytes);
+            self.widen(at, from, bytes);
         }
         if is_news && !self.heard(at, header.told) {
             return self.broken(from, Broken::Consumed);
@@ -335,7 +335,10 @@ impl<N> Port<N> {
 
     /// A block has arrived that had waited for the window, while this end had nothing to do.
     #[cold]
-    fn widen(&mut self, at: u32, block: u64) {
+    fn widen(&mut self, at: u32, from: Peer, block: u64) {
+        if self.has_views && self.context.views(from) {
+            return;
+        }
         let incoming = &mut self.links[at as usize].incoming;
         let more = incoming.window();
         let is_bounded =

@@ -46,7 +46,7 @@ impl World {
         let directory = Arc::new(Directory::new(TOKEN, addresses.clone()));
         let ports = contexts.into_iter().zip(&domains).zip(0..).map(|((context, domain), end)| {
             let port = Port::new(end, context, Arc::clone(&directory), near(end), limits);
-            Some(port.at_most(domain.caps().max_unexpected))
+            Some(port.over(domain.caps()))
         });
         Self::with(ports.collect(), addresses)
     }

@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     /// Bytes of calls that are on their way to one thread.
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().window)]
     window: u32,
-    /// What that is doubled up to, at a receiver that has run all that came while its sender has more.
+    /// What that is doubled up to, at a receiver that has run all that came while its sender has more and shares no memory with it.
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().widest)]
     widest: u32,
     /// Bytes of calls that wait for one thread, with `--full queue`.
