@@ -1,7 +1,8 @@
-//! What may wait to leave for one thread, in bytes: for each kind of record, with all that may stand before it.
+//! What may wait to leave, in bytes, for each kind of record.
 //!
-//! Calls are refused when they are too many. What others cause cannot be refused: broadcasts that are passed on, results, and news of what has
-//! run. Each kind has its share, so that nobody is blamed for what the others take; who is over the last ones does not keep to the rules.
+//! Calls are refused when they are too many. What others cause cannot be refused: broadcasts that are passed on, results, and news of what has run. Each kind has
+//! its share, so that nobody is blamed for what the others take: results over theirs are replaced by reasons, and who is over another one does not keep to the
+//! rules. Two blocks for each end are free ([`crate::owed`]).
 
 use hg_channel::RECORD;
 use hg_na::DESCRIPTOR_MAX;
@@ -9,6 +10,7 @@ use hg_na::DESCRIPTOR_MAX;
 use crate::{
     buffers::UNREAD_MAX,
     held::EVERYWHERE_MAX,
+    owed::{Account, SPAN},
     remote::REASON_MAX,
     returned::{ANSWER_HEAD, ANSWERS_MAX},
 };
@@ -16,40 +18,47 @@ use crate::{
 /// The shares.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Calls.
+    /// Calls to one end, ...
     pub(crate) calls: u64,
+    /// ... as long as no more than this waits for all ends: that much of results, too.
+    pub(crate) total: u64,
     /// Broadcasts of one root that have not run everywhere.
     pub(crate) broadcasts: u64,
-    /// Results, behind calls and broadcasts.
+    /// Results for one end.
     pub(crate) results: u64,
-    /// Reasons why there is no result, behind all of these.
-    pub(crate) reasons: u64,
-    /// News of buffers that were read, behind all of these.
-    pub(crate) reads: u64,
-    /// News of broadcasts that have run, behind all of these.
-    pub(crate) news: u64,
 }
 
 impl Bounds {
-    /// For `queue_max` bytes of calls, and as many of results.
-    pub(crate) fn new(queue_max: u64, ends: u32, record_max: u64) -> Self {
-        let ends = u64::from(ends);
-        let broadcasts = (queue_max / ends).max(queue_max.min(BROADCASTS_LEAST));
-        // One is always let in.
-        let of_all_roots = ends.saturating_mul(broadcasts.max(record_max));
-        // An empty queue takes one call of any length.
-        let calls = queue_max.saturating_add(record_max);
-        let results = calls.saturating_add(of_all_roots).saturating_add(queue_max);
-        let settled = ends.saturating_mul((EVERYWHERE_MAX * SETTLED_MAX) as u64);
-        let results = results.saturating_add(BARRIER_MAX).saturating_add(settled);
-        let reasons = results.saturating_add((ANSWERS_MAX * 2 * ANSWER_HEAD) as u64);
-        let reads = reasons.saturating_add((UNREAD_MAX * 2 * ANSWER_HEAD) as u64);
-        // Each is shorter than the broadcast of which it tells is counted as.
-        let news = reads.saturating_add(of_all_roots);
-        Self { calls: queue_max, broadcasts, results, reasons, reads, news }
+    /// For `queue_max` bytes of calls to one end, and as many of results; and `queue_total` for all ends.
+    pub(crate) fn new(queue_max: u64, queue_total: u64, ends: u32) -> Self {
+        let broadcasts = (queue_max / u64::from(ends)).max(queue_max.min(BROADCASTS_LEAST));
+        Self { calls: queue_max, total: queue_total.max(queue_max), broadcasts, results: queue_max }
+    }
+
+    /// The same where each call and each result that waits is a block, which takes about 100 bytes beside it.
+    pub(crate) fn of_plain(self) -> Self {
+        let Self { calls, total, results, .. } = self;
+        Self { calls: calls / 8, total: total / 8, results: results / 8, ..self }
+    }
+
+    /// Bytes that may wait of an account; one record always may.
+    pub(crate) fn share(&self, account: Account) -> u64 {
+        let of = |count: usize, bytes: usize| (count * bytes) as u64 + SPAN;
+        match account {
+            Account::Results(_) => self.results,
+            // Nobody waits for more, ...
+            Account::Reasons(_) => of(ANSWERS_MAX, ANSWER),
+            Account::Reads(_) => of(UNREAD_MAX, ANSWER),
+            // ... nor has more broadcasts under way, each of which is counted as more than its news, ...
+            Account::News(_) => self.broadcasts + SPAN,
+            // ... nor more memory everywhere.
+            Account::Settled(_) => of(EVERYWHERE_MAX, SETTLED_MAX),
+        }
     }
 }
 
+/// Bytes of a reason, and of news of a buffer: with the number of a group.
+const ANSWER: usize = RECORD + 4 + ANSWER_HEAD;
 /// Bytes of what is said of memory that is everywhere, to the one above: where it is here, and once why it is not here or below. Those below hear less of
 /// it: that it is released.
 pub(crate) const SETTLED_MAX: usize = 2 * (RECORD + SETTLED_HEAD)
@@ -64,8 +73,5 @@ const END: usize = 4;
 const KIND: usize = 4;
 /// Bytes of what is said of a barrier's failure.
 pub(crate) const WHY_MAX: usize = 256;
-/// Bytes of the barrier's messages, which are never refused: an answer to a report, the beginning of another barrier, a goodbye, and news of a
-/// failure, once.
-const BARRIER_MAX: u64 = 4 * 32 + WHY_MAX as u64;
 /// Bytes of broadcasts that each root may have under way in a job of any size.
 const BROADCASTS_LEAST: u64 = 64 * 1024;

@@ -175,8 +175,8 @@ impl Fabric {
     }
 
     /// Bytes of calls to one thread that wait here while [`Room::Queue`](crate::Room::Queue) is chosen, and of results that wait beside
-    /// them: 16 MiB. The broadcasts of one worker that have not run everywhere take as much divided by the workers of the job, or 64 KiB. The
-    /// same in all processes.
+    /// them: 16 MiB. A result beyond that is [`Error::Lost`] at its caller. The broadcasts of one worker that have not run everywhere take as much
+    /// divided by the workers of the job, or 64 KiB. The same in all processes.
     pub fn queue_max(mut self, bytes: u64) -> Self {
         self.settings.queue_max = bytes;
         self
@@ -184,7 +184,8 @@ impl Fabric {
 
     /// Bytes that wait in one worker to leave for all threads, beyond which [`Room::Queue`](crate::Room::Queue) lets no more wait for each than the
     /// other choices do, which is two blocks: 64 MiB, and no less than [`Fabric::queue_max`]. So who calls many threads that do not consume has this, and
-    /// two blocks for each of them. A call that comes back for it is [`Error::Full`]. Each process has a bound of its own.
+    /// two blocks for each of them. A call that comes back for it is [`Error::Full`]. Results have as much beside calls: of those that wait for threads
+    /// which take none, more are [`Error::Lost`]. Each process has a bound of its own.
     pub fn queue_total(mut self, bytes: u64) -> Self {
         self.settings.queue_total = bytes;
         self

@@ -59,7 +59,8 @@ pub enum Packing {
     Trad,
     /// A message each; into blocks only while the transport or the window takes none.
     Ovfl,
-    /// A message each, always. Those that wait take about 100 bytes each beside their own, so that an eighth as many bytes of them may.
+    /// A message each, always. Those that wait take about 100 bytes each beside their own, so that an eighth as many bytes of them may, and of
+    /// results, for one thread and for all.
     Plain,
 }
 

@@ -126,6 +126,7 @@ mod held;
 mod how;
 mod memory;
 mod numa;
+mod owed;
 mod queues;
 mod quiet;
 mod remote;

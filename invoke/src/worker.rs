@@ -37,6 +37,7 @@ use crate::{
     groups::Groups,
     held::{self, Held},
     numa::Node,
+    owed::Owed,
     quiet::{Quiet, Shape},
     remote::Dropped,
     returned::Answers,
@@ -96,9 +97,8 @@ pub struct Worker {
     me: u32,
     ends: u32,
     bounds: Bounds,
-    /// Bytes that wait where a caller does not queue, or where all that waits is over the second.
+    /// Bytes that wait where a caller does not queue, or where all that waits is over its bound.
     two_blocks: u64,
-    queue_total: u64,
     common: Arc<Common>,
     /// Streams that wait for what is being read: let go before what they have come by.
     stalled: RefCell<Stalled>,
@@ -130,6 +130,7 @@ pub struct Worker {
     groups: RefCell<Groups>,
     answers: RefCell<Answers>,
     broadcasts: RefCell<Broadcasts>,
+    owed: RefCell<Owed>,
     moves: RefCell<Moves>,
     unread: RefCell<Unread>,
     held: RefCell<Held>,
@@ -160,15 +161,15 @@ impl Worker {
     pub(crate) fn new(common: Arc<Common>, port: Port<Synchronizer>) -> Self {
         let shape = common.shape;
         let (me, ends) = (port.end(), shape.processes * shape.threads());
-        let Settings { limits, queue_max, queue_total, .. } = &common.settings;
-        let bounds = Bounds::new(*queue_max, ends, u64::from(limits.window));
+        let Settings { packing, queue_max, queue_total, .. } = common.settings;
+        let bounds = Bounds::new(queue_max, queue_total, ends);
+        let bounds = if packing == Packing::Plain { bounds.of_plain() } else { bounds };
         let two_blocks = 2 * port.block() as u64;
         Self {
             me,
             ends,
             bounds,
             two_blocks,
-            queue_total: (*queue_total).max(*queue_max),
             dropped: Arc::new(Dropped::new(port.waiter())),
             port: RefCell::new(port),
             batch: RefCell::default(),
@@ -189,6 +190,7 @@ impl Worker {
             then: Cell::new(Then::Nothing),
             group: Cell::new(None),
             groups: RefCell::default(),
+            owed: RefCell::new(Owed::new(bounds)),
             moves: RefCell::default(),
             unread: RefCell::default(),
             held: RefCell::new(Held::new(common.settings.remote_max, Arc::clone(&common.allotted))),
@@ -495,6 +497,7 @@ impl Worker {
         waiting.into_iter().for_each(|it| it.fail(error.clone()));
         let unread = self.unread.borrow_mut().remove_all(end);
         unread.into_iter().for_each(|it| self.tell_of_buffer(it.told, Some(error.clone())));
+        self.owed.borrow_mut().lose(end);
         self.lose_broadcasts(end, &error);
         self.lose_allotted(end);
     }

@@ -201,6 +201,66 @@ over_each_transport! {
     a_worker_that_is_gone_ends_calls_for_results_by_name => death,
 }
 
+/// Four ask one for 80 results of 500 bytes, and take none before all have run; who takes what comes has all of its results meanwhile.
+fn slow_callers(shape: (u32, u8)) {
+    let few = fabric().queue_max(16_000).queue_total(20_000);
+    let few = few.limits(Limits::default().block(256).window(2048).widest(2048));
+    let [has_run, has_answered] = [const { AtomicBool::new(false) }; 2];
+    let whole = run("sm://", shape, &few, |worker| {
+        let all: Vec<Place> = worker.everybody().collect();
+        // They are connected, and nothing waits.
+        assert_eq!(worker.call_return(all[0], square, (2,)).unwrap().wait(&worker), Ok(4));
+        worker.quiesce().unwrap();
+        let ask = || worker.call_return(all[0], bytes, (500,)).unwrap();
+        let mut whole = 0;
+        match all.iter().position(|it| *it == worker.place()).unwrap() {
+            0 => {
+                let all_run = worker.calls().1 + 4 * 80;
+                worker.wait_until(|| (worker.calls().1 >= all_run).then_some(Ok(()))).unwrap();
+                has_run.store(true, Ordering::SeqCst);
+            }
+            5 => {
+                let is_full = || has_run.load(Ordering::SeqCst).then_some(Ok(()));
+                worker.wait_until(is_full).unwrap();
+                for _ in 0..100 {
+                    whole += usize::from(ask().wait(&worker).unwrap().len() == 500);
+                }
+                has_answered.store(true, Ordering::SeqCst);
+            }
+            _ => {
+                let results: Vec<_> = (0..80).map(|_| ask()).collect();
+                worker.flush();
+                while !has_answered.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                for result in results {
+                    match result.wait(&worker) {
+                        Ok(result) => whole += usize::from(result.len() == 500),
+                        Err(Failed::Call(Error::Lost { .. })) => {}
+                        Err(other) => panic!("{other}"),
+                    }
+                }
+            }
+        }
+        let is_over = || has_answered.load(Ordering::SeqCst).then_some(Ok(()));
+        worker.wait_until(is_over).unwrap();
+        worker.quiesce().unwrap();
+        worker.finish().unwrap();
+        whole
+    });
+    assert_eq!(whole[5], 100, "who takes its results is not to be without");
+    // Two blocks and a window for each; 20,000 bytes for all, and 16,000 for one.
+    let free = |ends: usize| ends * (512 + 2048) / 500;
+    let all = whole[1..5].iter().sum::<usize>();
+    assert!((36..=40 + free(4)).contains(&all), "all have what is for all: {whole:?}");
+}
+
+#[test]
+fn results_that_wait_for_all_are_bounded_and_who_takes_them_has_all() {
+    slow_callers((6, 1));
+    slow_callers((1, 6));
+}
+
 #[test]
 fn results_that_nobody_takes_are_bounded_and_named() {
     // 100 results of 1000 bytes: 16 of them may wait.

@@ -263,13 +263,13 @@ fn nothing_runs_that_a_stranger_has_sent_behind_what_no_worker_sends() {
 }
 
 /// A stranger that consumes nothing has calls run whose answers do not fit any more at some time: so many ran and were answered.
-fn answered(call: impl Fn(u64) -> (u32, Vec<u8>) + Sync, why: &str) -> (u64, u64) {
+fn answered(queue_max: u64, call: impl Fn(u64) -> (u32, Vec<u8>) + Sync, why: &str) -> (u64, u64) {
     let _watchdog = Watchdog::start();
     let (meeting, is_over) = (Meeting::default(), AtomicBool::new(false));
     let limits = Limits::default().window(8192);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut port = stranger_of(&meeting, 0, limits);
+            let mut port = stranger_of(&meeting, queue_max, limits);
             let mut number = 0;
             while !is_over.load(Ordering::SeqCst) {
                 // Ended by the worker, it is told so.
@@ -282,7 +282,7 @@ fn answered(call: impl Fn(u64) -> (u32, Vec<u8>) + Sync, why: &str) -> (u64, u64
                 hears_anything(&mut port);
             }
         });
-        let fabric = Fabric::new().register(square).unwrap().queue_max(0).limits(limits);
+        let fabric = Fabric::new().register(square).unwrap().queue_max(queue_max).limits(limits);
         let worker = fabric.open(&Process(0, 2, &meeting), "sm://").unwrap().remove(0);
         let ended = worker.wait_until(|| worker.gone().map(Err::<(), _>));
         let Err(Error::Gone { process: 1, why: said }) = &ended else { panic!("{ended:?}") };
@@ -296,13 +296,33 @@ fn answered(call: impl Fn(u64) -> (u32, Vec<u8>) + Sync, why: &str) -> (u64, u64
 #[test]
 fn the_block_of_a_sender_that_takes_no_answers_ends_behind_the_call_that_finds_it() {
     let call = |_| (ANSWERED, vec![0; 16]);
-    let (run, made) = answered(call, "it takes none of the results that it asks for");
+    let (run, made) = answered(0, call, "it takes none of the results that it asks for");
     assert_eq!(run, made + 1, "the last one has run, and is not answered");
     // Results that may wait come first, as they take less time.
     let read = no_buffer();
     let call = |number| if number < 60_000 { call(0) } else { (READ, read.clone()) };
-    let (run, made) = answered(call, "it does not hear what was read");
+    let (run, made) = answered(0, call, "it does not hear what was read");
     assert_eq!(run, made + 1, "the last one has run, and is not answered");
+}
+
+#[test]
+fn who_takes_nothing_has_the_share_of_what_it_asks_for_and_not_those_of_others() {
+    let window = 2 * 8192;
+    // Results of 28 bytes, and reasons of 20 for as many as may be asked for at once.
+    let (run, _) = answered(
+        1 << 20,
+        |_| (ANSWERED, vec![0; 16]),
+        "it takes none of the results that it asks for",
+    );
+    let most = (1 << 20) / 28 + 65_536 * 24 / 20 + (4096 + window) / 20;
+    assert!((100_000..=most).contains(&run), "{run} were answered, of {most}");
+    // Broadcasts of which 16 KiB may be under way, and news of them.
+    let broadcast = |number: u64| {
+        (BROADCAST, [&1_u32.to_le_bytes()[..], &number.to_le_bytes(), &[3; 8]].concat())
+    };
+    let (run, _) = answered(16 << 10, broadcast, "it does not hear what has run");
+    let most = (16 << 10) / 24 + (4096 + window) / 24;
+    assert!((600..=most).contains(&run), "{run} have run, of {most}");
 }
 
 /// Its bytes are written, and reading them panics.

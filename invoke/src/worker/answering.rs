@@ -2,6 +2,7 @@
 
 use std::{mem, sync::Arc};
 
+use hg_channel::{Port, RECORD};
 use hg_core::{
     codec::{self, Codec as _},
     rpc::Rpc,
@@ -14,8 +15,9 @@ use super::{
     running::{ANSWER, ANSWERED, Malformed, take_u32, take_u64},
 };
 use crate::{
-    Error, How, Place, Refused, Returned, Room,
+    Error, How, Place, Refused, Returned, Room, Synchronizer,
     functions::Reply,
+    owed::Account,
     returned::{Awaits, Status},
 };
 
@@ -101,10 +103,9 @@ impl Worker {
         size: usize,
         value: &T,
     ) -> Result<(), Status> {
-        let bounds = self.bounds;
-        let limit = match status {
-            Status::Returned | Status::Failed => bounds.results,
-            _ => bounds.reasons,
+        let account = match status {
+            Status::Returned | Status::Failed => Account::Results(reply.to),
+            _ => Account::Reasons(reply.to),
         };
         let group = self.group.get();
         let head = Head::default().with(ANSWER, &reply.number.to_le_bytes());
@@ -112,20 +113,46 @@ impl Worker {
         let len = head.len() + size;
         let unfilled;
         let mut port = self.port.borrow_mut();
-        match port.record(reply.to, head.flags, len, limit) {
+        if len <= port.record_max() && !self.may_owe(&port, account, reply.to, len) {
+            return Err(Status::NoRoom);
+        }
+        match port.record(reply.to, head.flags, len, u64::MAX) {
             Ok(room) => {
                 unfilled = Unfilled { worker: self, end: reply.to, len };
                 let filled = codec::Default::encode(value, head.write(room));
                 filled.map_err(|_| Status::Unwritable)?;
                 mem::forget(unfilled);
+                self.owe(&port, account, reply.to, len);
                 self.count_made(group);
                 self.send_as_packed(&mut port, reply.to);
                 Ok(())
             }
             Err(hg_channel::Error::TooLong { .. }) => Err(Status::TooLong),
-            Err(hg_channel::Error::Full(_)) => Err(Status::NoRoom),
             // Who is gone hears nothing.
             Err(_) => Ok(()),
+        }
+    }
+
+    /// Whether a record of `len` bytes that somebody else has caused may wait for an end: alone, within two blocks, or within the share of its
+    /// account.
+    pub(super) fn may_owe(
+        &self,
+        port: &Port<Synchronizer>,
+        account: Account,
+        to: u32,
+        len: usize,
+    ) -> bool {
+        let (waiting, bytes) = (port.waiting(to), (RECORD + len) as u64);
+        waiting == 0
+            || waiting + bytes <= self.two_blocks
+            || self.owed.borrow_mut().has_room(account, bytes, |to, end| port.has_left(to, end))
+    }
+
+    /// It was written.
+    pub(super) fn owe(&self, port: &Port<Synchronizer>, account: Account, to: u32, len: usize) {
+        if port.waiting(to) > self.two_blocks {
+            let bytes = (RECORD + len) as u64;
+            self.owed.borrow_mut().add(account, to, port.written(to), bytes);
         }
     }
 

@@ -1,6 +1,5 @@
 //! Calls with buffers: with the call, written first, or read first.
 
-use hg_channel::Error as ChannelError;
 use hg_core::rpc::Rpc;
 
 use super::{
@@ -12,7 +11,7 @@ use super::{
 };
 use crate::{
     EndsWith, Error, FrontOf, How, Part, Place, Refused, Room, Spot, Synchronizer, Written,
-    how::When,
+    how::When, owed::Account,
 };
 
 impl Worker {
@@ -170,18 +169,17 @@ impl Worker {
         let head = Head::default().with(HAS_READ, &number.to_le_bytes());
         let head = head.with(0, &u32::from(!is_read).to_le_bytes()).behind(group);
         let mut port = self.port.borrow_mut();
-        match port.record(to, head.flags, head.len(), self.bounds.reads) {
-            Ok(room) => {
-                head.write(room);
-                self.count_made(group);
-                self.send_as_packed(&mut port, to);
-            }
-            Err(ChannelError::Full(_)) => {
-                drop(port);
-                self.blame(to, "it does not hear what was read");
-            }
-            // Who is gone hears nothing.
-            Err(_) => {}
+        if !self.may_owe(&port, Account::Reads(to), to, head.len()) {
+            drop(port);
+            self.blame(to, "it does not hear what was read");
+            return;
+        }
+        // Who is gone hears nothing.
+        if let Ok(room) = port.record(to, head.flags, head.len(), u64::MAX) {
+            head.write(room);
+            self.owe(&port, Account::Reads(to), to, head.len());
+            self.count_made(group);
+            self.send_as_packed(&mut port, to);
         }
     }
 

@@ -9,7 +9,7 @@ use hg_core::{
 };
 
 use super::{Worker, running::GROUP};
-use crate::{Error, How, Packing, Place, Refused, Room, how::ANY, returned::ANSWER_HEAD};
+use crate::{Error, How, Place, Refused, Room, how::ANY, returned::ANSWER_HEAD};
 
 /// What stands before the arguments of a call, and what its tag says of that.
 #[derive(Debug, Clone, Copy, Default)]
@@ -113,17 +113,15 @@ impl Worker {
         let tag = self.common.functions.number::<F>()? | head.flags;
         let end = self.end_of(to)?;
         let size = head.len() + codec::Default::size(wire).map_err(Error::Unencodable)?;
-        let settings = &self.common.settings;
         let limit = match how.room {
             Room::Return | Room::Wait => self.two_blocks,
-            Room::Queue if settings.packing == Packing::Plain => self.bounds.calls / 8,
             Room::Queue => self.bounds.calls,
         };
         loop {
             let unfilled;
             let mut port = self.port.borrow_mut();
             // Who waits for others that take nothing has two blocks for each thread still.
-            let is_over = port.queued() > self.queue_total;
+            let is_over = port.queued() > self.bounds.total;
             let limit = if is_over { limit.min(self.two_blocks) } else { limit };
             if head.hold.is_some() {
                 port.seal(end);

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     Error, Everywhere, How, Request, Room, Synchronizer,
     held::{EVERYWHERE_MAX, Key},
+    owed::Account,
     remote::{Let, REASON_MAX, Refusal, Release},
 };
 
@@ -129,9 +130,14 @@ impl Worker {
         let settled = Settled { owner, number, what };
         let size = codec::Default::size(&settled).unwrap_or(usize::MAX);
         let mut port = self.port.borrow_mut();
-        let room = port.record(above, SETTLED, size, self.bounds.news)?;
+        let account = Account::Settled(owner);
+        if size <= port.record_max() && !self.may_owe(&port, account, above, size) {
+            return Err(ChannelError::Full(above));
+        }
+        let room = port.record(above, SETTLED, size, u64::MAX)?;
         // It has said how long it is.
         let _ = codec::Default::encode(&settled, room);
+        self.owe(&port, account, above, size);
         self.send_as_packed(&mut port, above);
         Ok(())
     }

@@ -1,0 +1,208 @@
+//! What others have caused and has not left yet: results, and news of what has run. It cannot be refused as calls are, so each kind of it has a share: no I/O.
+//!
+//! What stands within the first two blocks that wait for an end is free, and costs no count. The rest is counted in *spans* of its stream, until a span has left: so
+//! a count may be too high by what one span holds, [`SPAN`] at most.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+
+use crate::bounds::Bounds;
+
+/// What is counted apart, and of whom: news of broadcasts and of memory that is everywhere for their root, since there is one end above for each root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Account {
+    /// Results, for who has called.
+    Results(u32),
+    /// Reasons why there is none.
+    Reasons(u32),
+    /// A buffer of this end was read.
+    Reads(u32),
+    /// A broadcast of this root has run.
+    News(u32),
+    /// Where memory of this owner is.
+    Settled(u32),
+}
+
+/// All of a worker.
+#[derive(Debug)]
+pub(crate) struct Owed {
+    bounds: Bounds,
+    of: FxHashMap<Account, Waiting>,
+    /// Bytes of all results.
+    results: u64,
+}
+
+/// What waits of one account.
+#[derive(Debug)]
+struct Waiting {
+    /// The end that it waits for.
+    to: u32,
+    spans: VecDeque<Span>,
+    bytes: u64,
+}
+
+/// From one position in a stream to another, and bytes of one account in between.
+#[derive(Debug)]
+struct Span {
+    begin: u64,
+    end: u64,
+    bytes: u64,
+}
+
+impl Owed {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self { bounds, of: FxHashMap::default(), results: 0 }
+    }
+
+    /// Whether so many bytes more may wait. `has_left`: whether the stream to an end has left up to a position.
+    pub(crate) fn has_room(
+        &mut self,
+        account: Account,
+        bytes: u64,
+        has_left: impl Fn(u32, u64) -> bool,
+    ) -> bool {
+        self.leave(account, &has_left);
+        // One is always let in.
+        let of_account = self.of.get(&account).map_or(0, |it| it.bytes);
+        if of_account > 0 && of_account + bytes > self.bounds.share(account) {
+            return false;
+        }
+        if !matches!(account, Account::Results(_)) || self.fits(bytes) {
+            return true;
+        }
+        let all: Vec<Account> = self.of.keys().copied().collect();
+        all.into_iter().for_each(|account| self.leave(account, &has_left));
+        self.fits(bytes)
+    }
+
+    fn fits(&self, bytes: u64) -> bool {
+        self.results + bytes <= self.bounds.total
+    }
+
+    /// A record of so many bytes was written, up to this position in the stream to `to`.
+    pub(crate) fn add(&mut self, account: Account, to: u32, position: u64, bytes: u64) {
+        let waiting = self.of.entry(account);
+        let waiting = waiting.or_insert_with(|| Waiting { to, spans: VecDeque::new(), bytes: 0 });
+        waiting.bytes += bytes;
+        if let Account::Results(_) = account {
+            self.results += bytes;
+        }
+        match waiting.spans.back_mut() {
+            Some(last) if position - last.begin <= SPAN => {
+                (last.end, last.bytes) = (position, last.bytes + bytes);
+            }
+            _ => {
+                let begin = position.saturating_sub(bytes);
+                waiting.spans.push_back(Span { begin, end: position, bytes });
+            }
+        }
+    }
+
+    /// An end is gone, and nothing waits for it any more.
+    pub(crate) fn lose(&mut self, end: u32) {
+        for (account, lost) in self.of.extract_if(|_, waiting| waiting.to == end) {
+            if let Account::Results(_) = account {
+                self.results -= lost.bytes;
+            }
+        }
+    }
+
+    /// What has left is counted no more.
+    fn leave(&mut self, account: Account, has_left: impl Fn(u32, u64) -> bool) {
+        let Some(waiting) = self.of.get_mut(&account) else { return };
+        let before = waiting.bytes;
+        while let Some(span) = waiting.spans.front()
+            && has_left(waiting.to, span.end)
+        {
+            waiting.bytes -= span.bytes;
+            waiting.spans.pop_front();
+        }
+        let left = before - waiting.bytes;
+        if let Account::Results(_) = account {
+            self.results -= left;
+        }
+        if waiting.spans.is_empty() {
+            self.of.remove(&account);
+        }
+    }
+}
+
+/// Bytes of a stream that are counted as one: what one record is longer than that is its own span.
+pub(crate) const SPAN: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ACCOUNTS: [Account; 5] = [
+        Account::Results(0),
+        Account::Results(1),
+        Account::Reasons(0),
+        Account::News(7),
+        Account::Reads(1),
+    ];
+    /// News of the root go to the first end.
+    const TO: [usize; 5] = [0, 1, 0, 0, 1];
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Write(usize, u64),
+        Leave(usize, u64),
+        Lose(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            8 => (0..5_usize, 1..3000_u64).prop_map(|(account, bytes)| Step::Write(account, bytes)),
+            4 => (0..2_usize, 1..9000_u64).prop_map(|(end, bytes)| Step::Leave(end, bytes)),
+            1 => (0..2_usize).prop_map(Step::Lose),
+        ];
+        prop::collection::vec(step, 0..200)
+    }
+
+    proptest! {
+        #[test]
+        fn what_waits_is_counted_until_it_has_left_and_bounded_for_each_and_in_all(steps in steps()) {
+            let bounds = Bounds { results: 20_000, total: 30_000, ..Bounds::new(0, 0, 2) };
+            let mut owed = Owed::new(bounds);
+            // Of each record: its account, its end in its stream, its bytes.
+            let mut all: Vec<(usize, u64, u64)> = Vec::new();
+            let (mut written, mut left) = ([0; 2], [0; 2]);
+            for step in steps {
+                match step {
+                    Step::Write(at, bytes) => {
+                        let (account, to) = (ACCOUNTS[at], TO[at]);
+                        let has_left = |end: u32, position| left[end as usize] >= position;
+                        let has_room = owed.has_room(account, bytes, has_left);
+                        let of = |at: usize| -> u64 {
+                            let waiting = all.iter().filter(|it| it.0 == at && it.1 > left[TO[at]]);
+                            waiting.map(|it| it.2).sum()
+                        };
+                        let (waiting, of_results) = (of(at), of(0) + of(1));
+                        let (share, is_result) = (bounds.share(account), at < 2);
+                        let fits = |slack: u64| {
+                            let of_one = waiting + bytes + slack <= share || waiting == 0;
+                            of_one && (!is_result || of_results + bytes + 2 * slack <= 30_000)
+                        };
+                        prop_assert!(has_room || !fits(SPAN), "too early: {waiting} {of_results}");
+                        prop_assert!(!has_room || fits(0), "too late: {waiting} {of_results}");
+                        written[to] += bytes;
+                        if has_room {
+                            owed.add(account, u32::try_from(to).unwrap_or(0), written[to], bytes);
+                            all.push((at, written[to], bytes));
+                        }
+                    }
+                    Step::Leave(end, bytes) => left[end] = written[end].min(left[end] + bytes),
+                    Step::Lose(end) => {
+                        owed.lose(u32::try_from(end).unwrap_or(0));
+                        all.retain(|it| TO[it.0] != end);
+                        left[end] = written[end];
+                    }
+                }
+            }
+        }
+    }
+}
