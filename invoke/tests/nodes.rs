@@ -1,34 +1,23 @@
 //! Where memory lies: on the NUMA node of its thread, or on the one that was named. The kernel says of each mapping on which nodes its pages are
 //! (numa_maps, proc(5)). `tests/verbs-vm` makes a machine of two nodes, and says so by `INVOKE_NODES`; where there is one, all memory lies on it.
+//! The kernel tells of a process, and an allocator keeps what others have used: each test runs in a process of its own.
 
 #![expect(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 #[macro_use]
 mod common;
 
-use std::{collections::BTreeMap, fs, process::Command};
+use std::{collections::BTreeMap, fs};
 
 use common::run;
 use hg_invoke::{Fabric, Place, Request, Worker, rpc};
+use watchdog::alone;
 
 /// So many that nothing else counts beside them.
 const PAGES: u64 = 1024;
 
 /// Pages by node.
 type Pages = BTreeMap<u32, u64>;
-
-/// The kernel tells of a process, and an allocator keeps what others have used: each test runs in a process of its own.
-fn alone(test: impl FnOnce()) {
-    if std::env::var("NODES_ALONE").is_ok() {
-        return test();
-    }
-    let (program, thread) = (std::env::current_exe().unwrap(), std::thread::current());
-    let mut run = Command::new(program);
-    run.args(["--exact", thread.name().unwrap(), "--nocapture"]).env("NODES_ALONE", "1");
-    let ended = run.output().unwrap();
-    let said = [ended.stdout, ended.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
-    assert!(ended.status.success() && said[0].contains("1 passed"), "{}{}", said[0], said[1]);
-}
 
 over_each_transport! {
     memory_lies_on_the_node_that_was_named => allocated,

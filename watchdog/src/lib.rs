@@ -7,11 +7,13 @@
 //! | one that looks again and again | [`until`], or [`in_time!`] in a loop of its own |
 //! | one that waits for another thread | [`hear`] |
 //! | one that runs a program to its end | [`ended`] |
+//! | one of what the kernel counts for a whole process | [`alone`] |
 //! | a process that a test starts | [`answer`], where it has engines |
 //!
 //! Whichever fires, [`fire`] writes the report to standard error and ends the process and all below it. A test that could go on would
 //! wait for the same thing in its destructors.
 
+mod alone;
 mod ended;
 mod processes;
 
@@ -27,6 +29,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use alone::alone;
 pub use ended::ended;
 #[cfg(feature = "engines")]
 pub use processes::answer;

@@ -4,7 +4,6 @@
 
 use std::{
     fs::File,
-    process::Command,
     time::{Duration, Instant},
 };
 
@@ -13,20 +12,7 @@ use hg_na_route::Route;
 use hg_na_sm::{SmPlugin, node_id};
 use hg_na_tcp::TcpPlugin;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use watchdog::{Watchdog, in_time};
-
-const ALONE: &str = "HG_TEST_ALONE";
-
-/// Runs a test in a process of its own, whose limits are nobody else's.
-fn alone(name: &str, test: impl FnOnce()) {
-    let _watchdog = Watchdog::start();
-    if std::env::var_os(ALONE).is_some() {
-        return test();
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let status = command.args(["--exact", name, "--nocapture"]).env(ALONE, "1").status().unwrap();
-    assert!(status.success(), "{status}");
-}
+use watchdog::{Watchdog, alone, in_time};
 
 fn limit(resource: Resource, soft: u64) {
     let (_, hard) = getrlimit(resource).unwrap();
@@ -66,6 +52,7 @@ fn outcome(origin: &mut dyn Context, target: &mut dyn Context) -> Result<(), Str
 
 /// A request of a newcomer comes, or is refused by the limit's name; one of somebody who is connected comes; and nobody spins.
 fn is_told_by_name(lower: impl FnOnce() -> Vec<File>, name: &str) {
+    let _watchdog = Watchdog::start();
     let (mut target, mut known, mut newcomer) = (open(), open(), open());
     let peer = request(&mut *known, &*target);
     outcome(&mut *known, &mut *target).unwrap();
@@ -95,7 +82,7 @@ fn is_told_by_name(lower: impl FnOnce() -> Vec<File>, name: &str) {
 
 #[test]
 fn descriptors_that_are_used_up_are_told_by_name() {
-    alone("descriptors_that_are_used_up_are_told_by_name", || {
+    alone(|| {
         let used_up = || {
             limit(Resource::RLIMIT_NOFILE, 256);
             std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
@@ -106,7 +93,7 @@ fn descriptors_that_are_used_up_are_told_by_name() {
 
 #[test]
 fn address_space_that_is_used_up_is_told_by_name_or_done_without() {
-    alone("address_space_that_is_used_up_is_told_by_name_or_done_without", || {
+    alone(|| {
         let used_up = || {
             let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
             let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
@@ -120,7 +107,7 @@ fn address_space_that_is_used_up_is_told_by_name_or_done_without() {
 
 #[test]
 fn a_limit_of_the_size_of_files_is_told_by_name_or_done_without() {
-    alone("a_limit_of_the_size_of_files_is_told_by_name_or_done_without", || {
+    alone(|| {
         let lower = || {
             limit(Resource::RLIMIT_FSIZE, 4096);
             Vec::new()

@@ -2,30 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-use std::{
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use hg_na::{
     Completion, Context, Done, Error, GoneReason, Message, Op, OpenOptions, Plugin as _, QUIET,
     Region, Returned, Rights,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use watchdog::{Watchdog, in_time};
-
-const ALONE: &str = "HG_TEST_ALONE";
-
-/// Runs a test in a process of its own, whose limits are nobody else's.
-fn alone(name: &str, test: impl FnOnce()) {
-    let _watchdog = Watchdog::start();
-    if std::env::var_os(ALONE).is_some() {
-        return test();
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    let status = command.args(["--exact", name, "--nocapture"]).env(ALONE, "1").status().unwrap();
-    assert!(status.success(), "{status}");
-}
+use watchdog::{Watchdog, alone, in_time};
 
 fn limit(resource: Resource, soft: u64) {
     let (_, hard) = getrlimit(resource).unwrap();
@@ -53,7 +37,8 @@ fn request(from: &mut dyn Context, to: &dyn Context) {
 
 #[test]
 fn a_limit_of_the_size_of_files_is_named_and_sends_no_signal() {
-    alone("a_limit_of_the_size_of_files_is_named_and_sends_no_signal", || {
+    alone(|| {
+        let _watchdog = Watchdog::start();
         let (mut one, mut other) = (open().unwrap(), open().unwrap());
         limit(Resource::RLIMIT_FSIZE, 4096);
         let said = open().unwrap_err().to_string();
@@ -76,7 +61,8 @@ fn a_limit_of_the_size_of_files_is_named_and_sends_no_signal() {
 
 #[test]
 fn a_listener_without_a_descriptor_left_lets_its_context_sleep_and_accepts_later() {
-    alone("a_listener_without_a_descriptor_left_lets_its_context_sleep_and_accepts_later", || {
+    alone(|| {
+        let _watchdog = Watchdog::start();
         let mut target = open().unwrap();
         let mut origin = open().unwrap();
         request(origin.as_mut(), target.as_ref());
@@ -106,7 +92,8 @@ fn a_listener_without_a_descriptor_left_lets_its_context_sleep_and_accepts_later
 
 #[test]
 fn a_limit_of_address_space_is_named_and_peers_that_are_connected_go_on() {
-    alone("a_limit_of_address_space_is_named_and_peers_that_are_connected_go_on", || {
+    alone(|| {
+        let _watchdog = Watchdog::start();
         let (mut one, mut other) = (open().unwrap(), open().unwrap());
         let mut stranger = open().unwrap();
         request(one.as_mut(), other.as_ref());
@@ -142,52 +129,44 @@ fn a_limit_of_address_space_is_named_and_peers_that_are_connected_go_on() {
 #[test]
 fn a_peer_with_a_socket_full_of_regions_that_were_taken_back_is_answered_all_the_same() {
     const REGIONS: usize = 400;
-    alone(
-        "a_peer_with_a_socket_full_of_regions_that_were_taken_back_is_answered_all_the_same",
-        || {
-            limit(Resource::RLIMIT_NOFILE, 4096);
-            let options = OpenOptions::listening();
-            let domain = hg_na_sm::SmPlugin.open(&"sm://".parse().unwrap(), &options).unwrap();
-            let (mut viewer, mut owner) = (open().unwrap(), domain.context(0).unwrap());
-            let to = viewer.lookup(owner.address()).unwrap();
-            let view = |viewer: &mut dyn Context, region: &Region| {
-                let remote = region.descriptor().slice(0, 8).unwrap();
-                viewer.post(1, Op::View { from: to, remote }).unwrap();
-            };
-            let register = |_| {
-                let memory = hg_na_sm::shared::alloc(8).unwrap();
-                domain.register(memory.into(), Rights::READ).unwrap()
-            };
-            let regions: Vec<_> = (0..REGIONS).map(register).collect();
-            let last = register(REGIONS);
-            regions.iter().for_each(|region| view(viewer.as_mut(), region));
-            let (start, mut done) = (Instant::now(), Vec::new());
-            while done.len() < REGIONS {
-                in_time!(start, "the views do not come: {done:?}");
-                done.extend(rounds(&mut [viewer.as_mut(), owner.as_mut()]));
-            }
-            view(viewer.as_mut(), &last);
-            for region in regions {
-                region.unregister().unwrap();
-            }
-            // More than there are between two questions to the kernel.
-            for _ in 0..10_000 {
-                assert!(
-                    rounds(&mut [owner.as_mut()]).is_empty(),
-                    "the viewer's question is no fault"
-                );
-            }
-            while done.len() == REGIONS {
-                in_time!(start, "the last view does not come");
-                done.extend(rounds(&mut [viewer.as_mut(), owner.as_mut()]));
-            }
-            let is_view = |it: &Completion| {
-                matches!(
-                    it,
-                    Completion::Done(Done { result: Ok(()), returned: Returned::View(_), .. })
-                )
-            };
-            assert!(done.iter().all(is_view), "{:?}", done.last());
-        },
-    );
+    alone(|| {
+        let _watchdog = Watchdog::start();
+        limit(Resource::RLIMIT_NOFILE, 4096);
+        let options = OpenOptions::listening();
+        let domain = hg_na_sm::SmPlugin.open(&"sm://".parse().unwrap(), &options).unwrap();
+        let (mut viewer, mut owner) = (open().unwrap(), domain.context(0).unwrap());
+        let to = viewer.lookup(owner.address()).unwrap();
+        let view = |viewer: &mut dyn Context, region: &Region| {
+            let remote = region.descriptor().slice(0, 8).unwrap();
+            viewer.post(1, Op::View { from: to, remote }).unwrap();
+        };
+        let register = |_| {
+            let memory = hg_na_sm::shared::alloc(8).unwrap();
+            domain.register(memory.into(), Rights::READ).unwrap()
+        };
+        let regions: Vec<_> = (0..REGIONS).map(register).collect();
+        let last = register(REGIONS);
+        regions.iter().for_each(|region| view(viewer.as_mut(), region));
+        let (start, mut done) = (Instant::now(), Vec::new());
+        while done.len() < REGIONS {
+            in_time!(start, "the views do not come: {done:?}");
+            done.extend(rounds(&mut [viewer.as_mut(), owner.as_mut()]));
+        }
+        view(viewer.as_mut(), &last);
+        for region in regions {
+            region.unregister().unwrap();
+        }
+        // More than there are between two questions to the kernel.
+        for _ in 0..10_000 {
+            assert!(rounds(&mut [owner.as_mut()]).is_empty(), "the viewer's question is no fault");
+        }
+        while done.len() == REGIONS {
+            in_time!(start, "the last view does not come");
+            done.extend(rounds(&mut [viewer.as_mut(), owner.as_mut()]));
+        }
+        let is_view = |it: &Completion| {
+            matches!(it, Completion::Done(Done { result: Ok(()), returned: Returned::View(_), .. }))
+        };
+        assert!(done.iter().all(is_view), "{:?}", done.last());
+    });
 }

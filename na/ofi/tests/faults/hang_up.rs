@@ -8,12 +8,9 @@ use std::{
 };
 
 use hg_na::{Address, Completion, Context, Error, GoneReason, Message, Op, Peer, QUIET};
-use watchdog::in_time;
+use watchdog::{alone, in_time};
 
-use super::{
-    MARK, URL, open,
-    strangers::{alone, resident_kib},
-};
+use super::{MARK, URL, open, strangers::resident_kib};
 
 const TARGET: &str = "HG_TEST_TARGET";
 /// Requests of a client's: fewer than it has credits for.
@@ -158,8 +155,7 @@ fn a_killed_client_is_told_at_once_and_its_withheld_requests_when_admission_open
 
 #[test]
 fn answers_that_nobody_waits_for_cost_no_memory_and_stop_nothing() {
-    let name = "hang_up::answers_that_nobody_waits_for_cost_no_memory_and_stop_nothing";
-    alone(name, answers_that_nobody_waits_for);
+    alone(answers_that_nobody_waits_for);
 }
 
 fn answers_that_nobody_waits_for() {

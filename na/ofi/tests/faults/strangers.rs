@@ -20,6 +20,8 @@ use nix::{
     unistd::{Uid, geteuid, setresuid},
 };
 
+use watchdog::alone;
+
 use super::{MARK, greet, open, said, until};
 
 /// Something to read and write that does not block.
@@ -254,12 +256,9 @@ fn a_process_of_another_user_is_refused_over_shm_in_words_at_both_ends() {
 
 #[test]
 fn floods_of_forged_claims_and_refused_transfers_cost_their_sender_alone() {
-    alone(
-        "strangers::floods_of_forged_claims_and_refused_transfers_cost_their_sender_alone",
-        || {
-            ["ofi+tcp://127.0.0.1", "ofi+shm://"].into_iter().for_each(floods);
-        },
-    );
+    alone(|| {
+        ["ofi+tcp://127.0.0.1", "ofi+shm://"].into_iter().for_each(floods);
+    });
 }
 
 fn floods(url: &str) {
@@ -394,32 +393,16 @@ fn ten_thousand_come_and_go(url: &str) {
     greet(&mut friend, &mut context);
 }
 
-/// Set in a process that runs one test only.
-const ALONE: &str = "HG_TEST_ALONE";
-
-/// Runs a test in a process of its own: what others need meanwhile would be taken for its memory.
-pub(crate) fn alone(name: &str, test: impl FnOnce()) {
-    if env::var_os(ALONE).is_some() {
-        return test();
-    }
-    let mut process = Command::new(env::current_exe().unwrap());
-    let process = process.args(["--exact", name, "--nocapture"]).env(ALONE, "yes");
-    let output = process.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("1 passed"), "{said}");
-}
-
 #[test]
 fn ten_thousand_peers_come_and_go_over_tcp_with_flat_memory() {
-    alone("strangers::ten_thousand_peers_come_and_go_over_tcp_with_flat_memory", || {
+    alone(|| {
         ten_thousand_come_and_go("ofi+tcp://127.0.0.1");
     });
 }
 
 #[test]
 fn ten_thousand_peers_come_and_go_over_shm_with_flat_memory() {
-    alone("strangers::ten_thousand_peers_come_and_go_over_shm_with_flat_memory", || {
+    alone(|| {
         ten_thousand_come_and_go("ofi+shm://");
     });
 }

@@ -4,12 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 use std::{
-    env, fs,
+    fs,
     io::{ErrorKind, Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd as _,
-    process::Command,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Instant,
 };
 
@@ -24,7 +23,7 @@ use hg_na_link::{
 };
 use hg_na_verbs::VerbsPlugin;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
-use watchdog::in_time;
+use watchdog::{alone, in_time};
 
 use crate::imitation::{LIBRARY, hold, left, lend_to, pairs, say_to, tell_of_write};
 
@@ -145,29 +144,9 @@ fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Set in a process that runs one test only.
-const ALONE: &str = "HG_TEST_ALONE";
-
-/// Runs a test in a process of its own, whose memory, descriptors and queue pairs are its own alone.
-fn alone(name: &str, test: impl FnOnce()) {
-    if env::var_os(ALONE).is_some() {
-        return test();
-    }
-    // One after the other: each has cards of its own, but the ports of one machine.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let name = format!("strangers::{name}");
-    let mut process = Command::new(env::current_exe().unwrap());
-    let output =
-        process.args(["--exact", &name, "--nocapture"]).env(ALONE, "yes").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("1 passed"), "{said}");
-}
-
 #[test]
 fn what_a_peer_says_for_another_s_line_reaches_nobody() {
-    alone("what_a_peer_says_for_another_s_line_reaches_nobody", || {
+    alone(|| {
         let mut scene = Scene::new(&[]);
         let (_bad, pair) = turn_bad(&mut scene);
         let forged = frame(Kind::Unexpected, 1, b"forged");
@@ -188,7 +167,7 @@ fn what_a_peer_says_for_another_s_line_reaches_nobody() {
 
 #[test]
 fn frames_that_make_no_sense_cost_their_sender_the_connection_and_no_other() {
-    alone("frames_that_make_no_sense_cost_their_sender_the_connection_and_no_other", || {
+    alone(|| {
         let mut scene = Scene::new(&[]);
         let mut unknown = frame(Kind::Credit, 0, b"");
         unknown[0] = 99;
@@ -222,7 +201,7 @@ fn frames_that_make_no_sense_cost_their_sender_the_connection_and_no_other() {
 #[test]
 fn a_flood_of_forged_transfers_costs_its_sender_alone() {
     const FLOOD: u64 = 10_000;
-    alone("a_flood_of_forged_transfers_costs_its_sender_alone", || {
+    alone(|| {
         let mut scene = Scene::new(&[]);
         let (_bad, pair) = turn_bad(&mut scene);
         let (mut before, mut ends, mut refused) = (0, 0, 0);
@@ -249,7 +228,7 @@ fn a_flood_of_forged_transfers_costs_its_sender_alone() {
 fn thousands_of_refused_operations_end_by_name_and_cost_no_memory() {
     const ROUNDS: usize = 50;
     const EACH: usize = 100;
-    alone("thousands_of_refused_operations_end_by_name_and_cost_no_memory", || {
+    alone(|| {
         let mut scene = Scene::new(&[]);
         let mut bad = open(OTHERS, &[]);
         let there = bad.context.lookup(scene.victim.context.address()).unwrap();
@@ -292,7 +271,7 @@ fn thousands_of_refused_operations_end_by_name_and_cost_no_memory() {
 
 #[test]
 fn pairs_that_end_before_all_is_taken_keep_no_place_of_the_receive_queue() {
-    alone("pairs_that_end_before_all_is_taken_keep_no_place_of_the_receive_queue", || {
+    alone(|| {
         let mut scene = Scene::new(&[]);
         // Lines are given out in order.
         for line in (BAD..).take(20) {
@@ -311,7 +290,7 @@ fn pairs_that_end_before_all_is_taken_keep_no_place_of_the_receive_queue() {
 
 #[test]
 fn a_write_that_a_peer_tells_of_shows_nothing_that_another_one_has_said() {
-    alone("a_write_that_a_peer_tells_of_shows_nothing_that_another_one_has_said", || {
+    alone(|| {
         let mut scene = Scene::new(&[]);
         let (_bad, pair) = turn_bad(&mut scene);
         // What the good client's card has sent lies in each place of the receive queue.
@@ -338,7 +317,7 @@ fn transfers_of_one_number_after_the_other_are_told_apart() {
     const GOT: usize = 110;
     // More than there is room for behind them.
     const PUT: usize = 400;
-    alone("transfers_of_one_number_after_the_other_are_told_apart", || {
+    alone(|| {
         let mut scene = Scene::new(&[]);
         let (_bad, pair) = turn_bad(&mut scene);
         let pieces: Vec<_> = (0..PUT).map(|_| vec![0; 1]).collect();
@@ -372,7 +351,7 @@ fn transfers_of_one_number_after_the_other_are_told_apart() {
 #[test]
 fn a_flood_for_one_who_does_not_look_is_cut_short_and_costs_no_memory() {
     const FLOOD: u32 = 20_000;
-    alone("a_flood_for_one_who_does_not_look_is_cut_short_and_costs_no_memory", || {
+    alone(|| {
         let mut scene = Scene::new(&[]);
         let mut neighbour = End {
             domain: Arc::clone(&scene.victim.domain),
@@ -435,7 +414,7 @@ fn answered(scene: &mut Scene, line: &mut TcpStream) -> bool {
 fn half_a_greeting_silence_and_crowds_end_in_time_and_leave_no_descriptor() {
     /// One more than are let alone.
     const CROWD: usize = 1025;
-    alone("half_a_greeting_silence_and_crowds_end_in_time_and_leave_no_descriptor", || {
+    alone(|| {
         let mut scene = Scene::new(&[("connect-timeout-ms", "2000")]);
         let (before, place) = (descriptors(), scene.victim.place());
         let mut half = call(place);
@@ -472,7 +451,7 @@ fn who_asks_and_does_not_read_the_answers_is_heard_no_more() {
     const ENOUGH: usize = 64 << 20;
     const PING: [u8; 5] = [1, 0, 0, 0, 5];
     const READY: [u8; 5] = [1, 0, 0, 0, 7];
-    alone("who_asks_and_does_not_read_the_answers_is_heard_no_more", || {
+    alone(|| {
         let mut scene = Scene::new(&[]);
         let mut line = call(scene.victim.place());
         line.write_all(&hello(line.local_addr().unwrap().ip(), 4_000_000)).unwrap();
@@ -512,7 +491,7 @@ fn call_from(from: IpAddr, to: SocketAddr) -> TcpStream {
 #[test]
 fn a_greeting_that_is_said_again_opens_nothing_and_leaves_nothing() {
     const AGAIN: usize = 100;
-    alone("a_greeting_that_is_said_again_opens_nothing_and_leaves_nothing", || {
+    alone(|| {
         let mut scene = Scene::new(&[]);
         let (place, mut other) = (scene.victim.place(), open(OTHERS, &[]));
         // Somebody between two ends that know nothing of it.

@@ -1,10 +1,10 @@
 //! A process that has few mappings left makes no connection and takes none, and says which limit that is.
 
-use std::{process::Command, sync::atomic::Ordering, time::Instant};
+use std::{sync::atomic::Ordering, time::Instant};
 
 use hg_na::{Completion, Context as _, GoneReason};
 use hg_na_parts::limits::number_in;
-use watchdog::in_time;
+use watchdog::{alone, in_time};
 
 use super::{Pair, open};
 use crate::{
@@ -15,19 +15,15 @@ use crate::{
     },
 };
 
-const ALONE: &str = "HG_TEST_ALONE";
 const NAMED: &str = "vm.max_map_count";
 
 #[test]
 fn who_has_few_mappings_left_connects_to_nobody_and_accepts_nobody_and_says_why() {
     // What it pretends to have mapped is of its process.
-    if std::env::var_os(ALONE).is_none() {
-        let test = std::thread::current().name().unwrap().to_owned();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let status = command.args(["--exact", &test]).env(ALONE, "1").status().unwrap();
-        assert!(status.success(), "{status}");
-        return;
-    }
+    alone(few_mappings_left);
+}
+
+fn few_mappings_left() {
     let limit = number_in("/proc/sys/vm/max_map_count");
     let mut pair = Pair::strangers();
     let (shared, mut accepting) = open();
