@@ -115,7 +115,7 @@ pub enum When {
 pub(crate) struct Outgoing<N> {
     /// As it was at first.
     window: u64,
-    /// How often the receiver has doubled it.
+    /// How often the receiver has doubled it, as it has said last.
     doubled: u8,
     /// Something would have left, had the window been longer.
     waited: bool,
@@ -358,24 +358,26 @@ impl<N> Outgoing<N> {
     /// messages overtake others.
     #[inline]
     pub(crate) fn consume(&mut self, claim: Told) -> Result<bool, Broken> {
-        let is_wider = claim.doubled > self.doubled;
-        if is_wider {
-            // No receiver has more for all its channels.
-            if claim.doubled > 30 || (self.window << claim.doubled) - self.window > WIDENED_MAX {
-                return Err(Broken::Consumed);
-            }
-            self.doubled = claim.doubled;
+        // No receiver has more for all its channels.
+        if claim.doubled > 30 || (self.window << claim.doubled) - self.window > WIDENED_MAX {
+            return Err(Broken::Consumed);
         }
         let step = claim.consumed.wrapping_sub(half(self.consumed));
         if step > u32::MAX / 2 {
-            return Ok(is_wider);
+            return Ok(false);
         }
         let step = u64::from(step);
         if step > self.posted - self.consumed {
             return Err(Broken::Consumed);
         }
+        // The window is what was said with the latest position: the short one again, where the receiver has left an idle connection by which this side goes on. Of
+        // what was said with the same one the longest, since the order is not known.
+        let is_news = step > 0 || claim.doubled > self.doubled;
+        if is_news {
+            self.doubled = claim.doubled;
+        }
         self.consumed += step;
-        Ok(is_wider || step > 0)
+        Ok(is_news)
     }
 
     /// Somebody who is to be told now.

@@ -346,7 +346,7 @@ proptest! {
 }
 
 /// A sender that always has more than fits, for so many windows; its receiver consumes all that has come, or all but the latest block.
-fn window_after(windows: usize, keeps: bool) -> u64 {
+fn after(windows: usize, keeps: bool) -> World {
     let mut world = World::new();
     for _ in 0..windows {
         for _ in 0..20 {
@@ -363,7 +363,23 @@ fn window_after(windows: usize, keeps: bool) -> u64 {
         world.step(Move::Tell);
         world.step(Move::Hear);
     }
-    world.incoming.window()
+    world
+}
+
+fn window_after(windows: usize, keeps: bool) -> u64 {
+    after(windows, keeps).incoming.window()
+}
+
+#[test]
+fn a_sender_hears_that_its_window_is_the_short_one_again() {
+    let mut world = after(50, false);
+    world.finish();
+    assert_eq!((world.out.window(), world.out.unconsumed()), (WIDEST, 0));
+    // The receiver has left an idle connection, and the sender had more to send: both go on by it.
+    world.incoming.narrow();
+    world.write(0, Some(When::Consumed));
+    world.finish();
+    assert_eq!(world.out.window(), u64::from(WINDOW));
 }
 
 #[test]
