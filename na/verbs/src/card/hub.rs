@@ -22,9 +22,10 @@ use crate::{
         Desk, Device, Event, Fault, Greeted, Told,
         endpoint::{Endpoint, Stock},
         frames::Frame,
-        pair::{Cargo, Gauge, Post},
+        pair::{Cargo, Post},
         registration::Registration,
     },
+    gauge::Gauge,
     turn::Turn,
 };
 
@@ -75,6 +76,13 @@ impl Hub {
         self.endpoint.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same, with everything put into the queues that was submitted.
+    fn complete(&self) -> MutexGuard<'_, Endpoint> {
+        let mut endpoint = self.endpoint();
+        self.post_submitted(&mut endpoint);
+        endpoint
+    }
+
     /// Becomes readable when something has come, once it is [armed](Self::arm).
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY:
@@ -87,9 +95,12 @@ impl Hub {
         self.endpoint().desks.push(Arc::clone(desk));
     }
 
-    /// It closes. What was for it is answered.
+    /// It closes. What was for it is answered, and what it leaves silent is asked for: others may not wake for it.
     pub(crate) fn exit(&self, desk: &Arc<Desk>, events: &mut Vec<Event>) {
-        self.endpoint().desks.retain(|it| !Arc::ptr_eq(it, desk));
+        let mut endpoint = self.complete();
+        endpoint.desks.retain(|it| !Arc::ptr_eq(it, desk));
+        endpoint.ask_all();
+        drop(endpoint);
         desk.take(events);
     }
 
@@ -200,7 +211,7 @@ impl Hub {
         match looks() {
             Err(Fault::Again) => {
                 desk.awaits_room();
-                looks().inspect_err(|_| self.endpoint().ask_all())
+                looks().inspect_err(|_| self.complete().ask_all())
             }
             other => other,
         }
@@ -262,7 +273,20 @@ impl Hub {
 
     /// Has the completion of a pair's silent posts asked for.
     pub(crate) fn ask(&self, way: &Way) {
-        self.endpoint().ask(way.number);
+        self.complete().ask(way.number);
+    }
+
+    /// Looks whether queues have gone idle, if it is time to; says whether it was.
+    pub(crate) fn run_timers(&self, now: Instant) -> bool {
+        if !self.stock.idle.is_due(now) {
+            return false;
+        }
+        let mut endpoint = self.complete();
+        // Another one may have looked meanwhile.
+        if endpoint.idle().is_due(now) {
+            endpoint.look(now);
+        }
+        true
     }
 
     fn submit(&self, number: u32, post: Post) {
@@ -352,9 +376,16 @@ impl Hub {
         armed.map(|()| found > 0 || !events.is_empty())
     }
 
-    /// When a queue pair is given up.
+    /// When a queue pair is given up, or queues are looked at.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.endpoint().leaving.iter().map(|it| it.by).min()
+        let endpoint = self.complete();
+        let given_up = endpoint.leaving.iter().map(|it| it.by);
+        given_up.chain(endpoint.idle().deadline()).min()
+    }
+
+    /// Whether something is silent that nobody has looked at yet.
+    pub(crate) fn needs_a_look(&self) -> bool {
+        self.complete().idle().is_new()
     }
 
     /// Whether queue pairs without lines have something under way.
