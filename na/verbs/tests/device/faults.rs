@@ -1,8 +1,10 @@
-//! A port that is down for five seconds under load: what goes over it ends, and a peer on the other card does not notice.
+//! What happens to a card under load: its port is down for five seconds, or it is removed. Every operation over it ends, and a peer on the other card does
+//! not notice.
 //!
 //! Nobody else may use the cards meanwhile: run by itself.
 
 use std::{
+    env,
     process::Command,
     time::{Duration, Instant},
 };
@@ -10,7 +12,10 @@ use std::{
 use hg_na::{Completion, Descriptor, Peer};
 use watchdog::in_time;
 
-use super::side::{Side, told};
+use super::{
+    DEVICES,
+    side::{Side, told},
+};
 
 /// How long the port is down.
 const DOWN: Duration = Duration::from_secs(5);
@@ -117,6 +122,10 @@ impl Scene {
     }
 }
 
+fn card(place: usize) -> String {
+    env::var(DEVICES).unwrap().split(',').nth(place).unwrap().to_owned()
+}
+
 fn run(line: &str) {
     let words: Vec<&str> = line.split(' ').collect();
     let status = Command::new(words[0]).args(&words[1..]).status().unwrap();
@@ -138,4 +147,44 @@ fn a_port_that_is_down_for_five_seconds_under_load_touches_nothing_else() {
     let Scene { mut own, .. } = scene;
     let mut anew = Side::open(1);
     meet(FAR, &mut own, &mut anew);
+}
+
+/// Whether the kernel still has a card for those who look for one.
+fn is_listed(name: &str) -> bool {
+    let shown = Command::new("rdma").args(["link", "show"]).output().unwrap();
+    String::from_utf8(shown.stdout).unwrap().contains(&format!("link {name}/"))
+}
+
+/// The kernel takes soft-RoCE's card from nobody who has it open, and tells them nothing.
+#[test]
+fn a_card_that_is_removed_under_load_works_until_it_is_closed_and_is_gone_then() {
+    let mut scene = Scene::open();
+    let name = card(1);
+    let mut removal = Command::new("rdma").args(["link", "delete", &name]).spawn().unwrap();
+    let start = Instant::now();
+    while is_listed(&name) {
+        in_time!(start, "it is not removed");
+        scene.step(true);
+    }
+    let before = scene.own.counts[FAR].ended;
+    while scene.own.counts[FAR].ended < before + SOME {
+        in_time!(start, "while it is removed: {:?}", scene.own.counts);
+        scene.step(true);
+    }
+    assert_eq!((scene.are_gone, scene.own.counts[FAR].failed), ([false; 2], 0));
+    assert!(removal.try_wait().unwrap().is_none(), "it is open");
+    assert!(!scene.own.counts[FAR].is_over(), "something is under way");
+    let Scene { mut own, mut friend, far, .. } = scene;
+    drop(far);
+    let is_over = |own: &Side| own.counts.iter().all(|it| it.is_over());
+    while removal.try_wait().unwrap().is_none() || !is_over(&own) {
+        in_time!(start, "once it is closed: {:?}", own.counts);
+        own.step();
+        friend.step();
+    }
+    assert!(removal.wait().unwrap().success());
+    assert_eq!((own.counts[FRIEND].failed, friend.counts[0].failed), (0, 0));
+    run(&format!("rdma link add {name} type rxe netdev eth1"));
+    // Opened anew it is there.
+    meet(FAR, &mut own, &mut Side::open(1));
 }

@@ -1,130 +1,75 @@
-//! A hundred processes that are killed with messages and transfers under way, both ways: each operation of the survivor ends, a peer that lives is
-//! not touched, and nothing is left of them on the card.
+//! Processes that are killed with messages and transfers under way, both ways, a hundred that dial and a hundred that are dialled: each operation of the
+//! survivor ends, a peer that lives is not touched, and nothing is left of them on the card.
 
 use std::{
     env,
+    io::{BufRead as _, BufReader},
     process::{Child, Command, Stdio},
     time::Instant,
 };
 
-use hg_na::{
-    Address, Completion, Descriptor, GoneReason, Memory, Message, Op, OpenOptions, Peer,
-    Plugin as _, Region, Rights,
-};
-use hg_na_verbs::VerbsPlugin;
+use hg_na::{Address, Completion, GoneReason};
 use watchdog::in_time;
 
-use super::{DEVICES, ports::End};
+use super::side::{Side, told};
 
 const KILLS: usize = 100;
-/// Set in a process that is killed: the address that it calls.
+/// Set in a process that is killed: the address that it calls; none: it is called at the address that it prints.
 const KILLED: &str = "HG_TEST_KILLED";
-/// Longer than what is sent: the card moves it.
-const LEN: u64 = 100_000;
-/// Operations of each kind that one side has under way.
-const DEPTH: u64 = 4;
-
-/// One side: it keeps operations under way with a peer whose memory it was told of.
-struct Side {
-    end: End,
-    region: Region,
-    /// Operations that were posted, and have ended.
-    posted: u64,
-    ended: u64,
-}
-
-impl Side {
-    fn open(card: usize) -> Self {
-        let devices = env::var(DEVICES).unwrap();
-        let device = devices.split(',').nth(card).unwrap();
-        let url = Address::new(&format!("verbs://{device}")).unwrap();
-        let domain = VerbsPlugin::default().open(&url, &OpenOptions::listening()).unwrap();
-        let context = domain.context(0).unwrap();
-        let memory = Memory::from(vec![7; usize::try_from(LEN).unwrap()]);
-        let region = domain.register(memory, Rights::all()).unwrap();
-        Self { end: (domain, context), region, posted: 0, ended: 0 }
-    }
-
-    fn step(&mut self) -> Vec<Completion> {
-        let mut done = Vec::new();
-        self.end.1.progress(Instant::now(), &mut done).unwrap();
-        let is_own = |it: &&Completion| matches!(it, Completion::Done(done) if done.token == 1);
-        self.ended += done.iter().filter(is_own).count() as u64;
-        done
-    }
-
-    fn post(&mut self, op: Op) {
-        // One that is refused is posted no more.
-        if self.end.1.post(1, op).is_ok() {
-            self.posted += 1;
-        }
-    }
-
-    fn tell(&mut self, to: Peer) {
-        let message = Message::copied(&self.region.descriptor().encode());
-        self.post(Op::SendUnexpected { to, message });
-    }
-
-    /// As many as are to be under way.
-    fn fill(&mut self, with: Peer, far: &Descriptor) {
-        while self.posted - self.ended < 3 * DEPTH {
-            let before = self.posted;
-            let (local, remote) =
-                (|| self.region.slice(0, LEN).unwrap(), || far.slice(0, LEN).unwrap());
-            let (get, put) = (
-                Op::Get { from: with, local: local(), remote: remote() },
-                Op::Put { to: with, local: local(), remote: remote() },
-            );
-            self.post(get);
-            self.post(put);
-            self.tell(with);
-            if self.posted == before {
-                return;
-            }
-        }
-    }
-}
-
-/// The descriptor in a message, and who it is from.
-fn told(done: &[Completion]) -> Option<(Peer, Descriptor)> {
-    done.iter().find_map(|it| match it {
-        Completion::Unexpected { from, message, .. } => {
-            Some((*from, Descriptor::decode(message.as_slice()).unwrap()))
-        }
-        _ => None,
-    })
-}
+/// Before an address that is printed.
+const MARK: &str = "@ ";
 
 #[test]
+#[expect(clippy::print_stdout, reason = "its one word to its parent")]
 fn a_process_that_is_killed() {
     let Ok(address) = env::var(KILLED) else { return };
     let mut side = Side::open(1);
-    let there = side.end.1.lookup(&Address::new(&address).unwrap()).unwrap();
-    side.tell(there);
+    let mut there = None;
+    if address.is_empty() {
+        println!("{MARK}{}", side.end.1.address());
+    } else {
+        let dialled = side.lookup(&Address::new(&address).unwrap());
+        side.tell(0, dialled);
+        there = Some(dialled);
+    }
     let (start, mut far) = (Instant::now(), None);
     loop {
         in_time!(start, "it is not killed");
         let done = side.step();
         if far.is_none()
-            && let Some((_, found)) = told(&done)
+            && let Some((from, found)) = told(&done)
         {
             far = Some(found);
+            if there.is_none() {
+                there = Some(from);
+                side.tell(0, from);
+            }
         }
-        if let Some(far) = &far {
-            side.fill(there, far);
+        if let (Some(there), Some(far)) = (there, &far) {
+            side.fill(0, there, far);
         }
     }
 }
 
-/// A process that is ended with this, and what it says.
+/// A process that is ended with this.
 struct Victim(Child);
 
 impl Victim {
-    fn start(address: &Address) -> Self {
+    /// `None`: it is dialled, at the address that comes with it.
+    fn start(address: Option<&Address>) -> (Self, Option<Address>) {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "kills::a_process_that_is_killed", "--nocapture"]);
-        command.env(KILLED, address.as_str()).stdout(Stdio::null());
-        Self(command.spawn().unwrap())
+        command.env(KILLED, address.map_or("", Address::as_str));
+        command.stdout(if address.is_none() { Stdio::piped() } else { Stdio::null() });
+        let mut process = command.spawn().unwrap();
+        let said = process.stdout.take();
+        let this = Self(process);
+        let named = |line: String| Some(Address::new(line.split_once(MARK)?.1.trim()).unwrap());
+        let own = said.map(|said| {
+            let mut lines = BufReader::new(said).lines();
+            lines.find_map(|line| named(line.unwrap())).expect("it names its address")
+        });
+        (this, own)
     }
 
     fn kill(&mut self) {
@@ -148,12 +93,18 @@ fn left() -> [usize; 2] {
     })
 }
 
-#[test]
-fn a_hundred_processes_are_killed_in_the_middle_and_leave_nothing() {
+/// Which end is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Dials,
+    IsDialled,
+}
+
+fn a_hundred_are_killed(end: End) {
     let (mut own, mut friend) = (Side::open(0), Side::open(1));
     let address = own.end.1.address().clone();
-    let to_own = friend.end.1.lookup(&address).unwrap();
-    friend.tell(to_own);
+    let to_own = friend.lookup(&address);
+    friend.tell(0, to_own);
     let start = Instant::now();
     while told(&own.step()).is_none() {
         in_time!(start);
@@ -161,12 +112,12 @@ fn a_hundred_processes_are_killed_in_the_middle_and_leave_nothing() {
     }
     let before = left();
     for number in 0..KILLS {
-        one_is_killed(&mut own, &address, number);
+        one_is_killed(&mut own, (end == End::Dials).then_some(&address), number);
         // Who lives is not touched.
-        let (start, heard) = (Instant::now(), friend.ended);
-        friend.tell(to_own);
+        let (start, heard) = (Instant::now(), friend.counts[0].ended);
+        friend.tell(0, to_own);
         let mut is_heard = false;
-        while !is_heard || friend.ended == heard {
+        while !is_heard || friend.counts[0].ended == heard {
             in_time!(start, "after {number}");
             friend.step();
             is_heard |= told(&own.step()).is_some();
@@ -180,28 +131,32 @@ fn a_hundred_processes_are_killed_in_the_middle_and_leave_nothing() {
     }
 }
 
-fn one_is_killed(own: &mut Side, address: &Address, number: usize) {
-    (own.posted, own.ended) = (0, 0);
+fn one_is_killed(own: &mut Side, address: Option<&Address>, number: usize) {
+    own.counts = Default::default();
     let (start, mut met) = (Instant::now(), None);
-    let mut victim = Victim::start(address);
+    let (mut victim, dialled) = Victim::start(address);
+    if let Some(address) = dialled {
+        let peer = own.lookup(&address);
+        own.tell(0, peer);
+    }
     while met.is_none() {
         in_time!(start, "{number}: it does not call");
         met = told(&own.step());
     }
     let (peer, far) = met.unwrap();
-    own.tell(peer);
+    own.tell(0, peer);
     // What both have under way ends now and then, a different number of times for each.
-    while own.ended < (number % 20) as u64 {
+    while own.counts[0].ended < (number % 20) as u64 {
         in_time!(start, "{number}: nothing ends");
         own.step();
-        own.fill(peer, &far);
+        own.fill(0, peer, &far);
     }
-    own.fill(peer, &far);
-    assert!(own.posted > own.ended, "{number}: nothing is under way");
+    own.fill(0, peer, &far);
+    assert!(!own.counts[0].is_over(), "{number}: nothing is under way");
     victim.kill();
     let mut is_gone = false;
-    while !is_gone || own.ended < own.posted {
-        in_time!(start, "{number}: {} of {} have ended", own.ended, own.posted);
+    while !is_gone || !own.counts[0].is_over() {
+        in_time!(start, "{number}: {:?}", own.counts);
         is_gone |= own.step().iter().any(|it| match it {
             Completion::Gone { peer: gone, reason } if *gone == peer => {
                 let is_named = matches!(reason, GoneReason::Exited | GoneReason::Unreachable(_));
@@ -211,4 +166,14 @@ fn one_is_killed(own: &mut Side, address: &Address, number: usize) {
             _ => false,
         });
     }
+}
+
+#[test]
+fn a_hundred_processes_that_dial_are_killed_in_the_middle_and_leave_nothing() {
+    a_hundred_are_killed(End::Dials);
+}
+
+#[test]
+fn a_hundred_processes_that_are_dialled_are_killed_in_the_middle_and_leave_nothing() {
+    a_hundred_are_killed(End::IsDialled);
 }
