@@ -1,10 +1,12 @@
 //! Addresses: `visor://NAME/CONTEXT@NODE`, where NAME is an application's at the daemon of NODE, and NODE the daemon's own
-//! address in the network. A URL that is opened is `visor://` or `visor://NAME`.
+//! address in the network, or those in all its networks with `~` between them. A URL that is opened is `visor://` or `visor://NAME`.
 
 use hg_na::{Address, Error};
 
 /// The scheme.
 pub(crate) const SCHEME: &str = "visor";
+/// Between a daemon's addresses.
+pub(crate) const AND: char = '~';
 /// Longest name in bytes.
 const NAME_MAX: usize = 64;
 
@@ -13,7 +15,7 @@ const NAME_MAX: usize = 64;
 pub(crate) struct Target {
     /// `NAME/CONTEXT`.
     pub(crate) name: String,
-    /// The daemon's address in the network.
+    /// The daemon's address in the network, or several.
     pub(crate) node: Address,
 }
 
@@ -31,7 +33,13 @@ impl Target {
         if !is_full_name(name) {
             return Err(bad("before the @ stands NAME/CONTEXT"));
         }
+        nodes(node).try_for_each(|node| node.map(drop))?;
         Ok(Self { name: name.to_owned(), node: Address::new(node)? })
+    }
+
+    /// The daemon's addresses, each in one of its networks.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = Address> {
+        nodes(self.node.as_str()).filter_map(Result::ok)
     }
 
     /// The text.
@@ -47,6 +55,10 @@ impl Target {
         let (name, _) = self.name.split_once('/')?;
         Self { name: full_name(name, context), node: self.node.clone() }.address().ok()
     }
+}
+
+fn nodes(text: &str) -> impl Iterator<Item = Result<Address, Error>> {
+    text.split(AND).map(Address::new)
 }
 
 /// The name that a URL asks for, if any.
@@ -94,11 +106,19 @@ mod tests {
         assert_eq!((target.name.as_str(), target.node.as_str()), ("a.b/3", "tcp://[::1]:7"));
         assert_eq!(target.address().unwrap(), address);
         assert_eq!(target.beside(7).unwrap().as_str(), "visor://a.b/7@tcp://[::1]:7");
+        assert_eq!(target.nodes().count(), 1);
+        let address = Address::new("visor://a/3@tcp://x~verbs://a@b,c@d").unwrap();
+        let target = Target::parse(&address).unwrap();
+        let nodes: Vec<_> = target.nodes().map(|it| it.to_string()).collect();
+        assert_eq!(nodes, ["tcp://x", "verbs://a@b,c@d"]);
+        assert_eq!(target.address().unwrap(), address);
         for wrong in [
             "visor://",
             "visor://a@tcp://x",
             "visor://a/03@tcp://x",
             "visor://a/3@x",
+            "visor://a/3@tcp://x~",
+            "visor://a/3@tcp://x~y",
             "visor:///3@tcp://x",
             "visor://a/256@tcp://x",
             "sm://a/3@tcp://x",

@@ -11,6 +11,10 @@
 //! [network-settings]             # as of the network plugin
 //! key-file = "/etc/hg-visor.key"
 //!
+//! [[further-network]]            # it owns these as well, and its addresses there are in all addresses: others are called by the first that
+//! url = "ofi+tcp://10.0.0.1"     # both nodes have one of. What can only be polled in steps goes first
+//! settings = { }
+//!
 //! [[user]]                       # besides the daemon's own, who may connect
 //! uid = 1000
 //! weight = 2                     # share of each of its processes where they have to share; 1 by default
@@ -40,6 +44,9 @@ pub struct Config {
     pub network: String,
     /// Settings of the network's plugin.
     pub network_settings: BTreeMap<String, String>,
+    /// More of them.
+    #[serde(rename = "further-network")]
+    pub further_networks: Vec<Further>,
     /// Contexts of applications that may be connected at a time.
     pub max_applications: u32,
     /// Connections that a process may open, and as many that it may accept.
@@ -54,6 +61,17 @@ pub struct Config {
     /// The socket where applications come, if whoever starts it has made that already.
     #[serde(skip)]
     pub listen_fd: Option<i32>,
+}
+
+/// A network beside the first.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Further {
+    /// What is opened there.
+    pub url: String,
+    /// Settings of its plugin.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
 }
 
 /// A user of the node's.
@@ -85,6 +103,7 @@ impl Config {
             name: NAME.to_owned(),
             network: network.to_owned(),
             network_settings: BTreeMap::new(),
+            further_networks: Vec::new(),
             max_applications: 1024,
             connections: 1024,
             network_idle_ms: u64::try_from(IDLE.as_millis()).unwrap_or(u64::MAX),
@@ -150,6 +169,7 @@ mod tests {
         for wrong in [
             "",
             "network = 7",
+            "network = \"tcp://\"\n[[further-network]]\ncolour = 1",
             "network = \"tcp://\"\ncolour = 1",
             "network = \"tcp://\"\nconnections = 0",
             "network = \"tcp://\"\nnetwork-idle-ms = 0",

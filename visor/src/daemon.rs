@@ -18,10 +18,10 @@ use rustc_hash::FxHashMap;
 use crate::{
     config::Config,
     idle::Idle,
-    machine::{Effect, Outgoing, PartyKey, SPARE, Switch},
+    machine::{Effect, Network, Outgoing, PartyKey, SPARE, Switch},
     metrics::Metrics,
-    network::plugin_of,
-    wire::{FRAME_MAX, FRAME_MIN},
+    network::{open_network, plugin_of},
+    wire::FRAME_MAX,
 };
 
 /// Frames that one party is sent before the others have their turn; a long one counts as several.
@@ -41,14 +41,12 @@ const FLUSH_LOOK: Duration = Duration::from_millis(10);
 /// So long what has not left may take when it ends: somebody may not take it.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
-/// Which of its two contexts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Local,
-    Network,
-}
+/// Which of its contexts: this one, or that of one of the networks behind it.
+type Way = usize;
+/// Of the node's applications.
+const LOCAL: Way = 0;
 
-/// One of its two contexts, and who is who there.
+/// One of its contexts, and who is who there.
 #[derive(Debug)]
 struct Side {
     context: Box<dyn Context>,
@@ -65,16 +63,17 @@ struct Leg {
     held: usize,
 }
 
-/// A daemon that owns a network, and serves the applications of its node.
+/// A daemon that owns networks, and serves the applications of its node.
 #[derive(Debug)]
 pub struct Daemon {
     config: Config,
     switch: Switch,
     /// By [`Way`].
-    sides: [Side; 2],
+    sides: Vec<Side>,
     legs: FxHashMap<PartyKey, Leg>,
-    /// Of both sides.
+    /// Of all sides; those of further networks collect what it was told.
     waiter: Arc<dyn Waiter>,
+    further: Vec<Arc<dyn Waiter>>,
     stop: Arc<AtomicBool>,
     /// Where its figures are served.
     metrics: Option<Metrics>,
@@ -102,29 +101,28 @@ impl Stopper {
 }
 
 impl Daemon {
-    /// Opens both sides.
+    /// Opens all sides.
     ///
     /// # Errors
-    /// Those of either plugin; [`Error::Missing`] for a network that this build is without; those of [`Daemon::open_over`].
+    /// Those of the plugins; [`Error::Missing`] for a network that this build is without; those of [`Daemon::open_over`].
     pub fn open(config: Config) -> Result<Self, Error> {
         let plugin = plugin_of(&Address::new(&config.network)?)?;
         Self::open_over(plugin.as_ref(), config)
     }
 
-    /// The same over a network of whatever plugin.
+    /// The same with a first network of whatever plugin.
     ///
     /// # Errors
-    /// Those of either plugin; [`Error::Unsupported`] for a network whose messages are shorter than 16 KiB, that can only be polled, or
-    /// whose wait set takes nobody else's descriptors ([`Waiter::host`]).
+    /// Those of the plugins; [`Error::Unsupported`] for a network whose messages are shorter than 16 KiB, that can only be polled, or
+    /// whose wait set takes nobody else's descriptors ([`Waiter::host`]), and for a further one that is slept on in steps.
     pub fn open_over(plugin: &dyn Plugin, config: Config) -> Result<Self, Error> {
-        let mut options = OpenOptions::listening();
-        options.settings = config.network_settings.clone();
-        let domain = plugin.open(&Address::new(&config.network)?, &options)?;
-        let caps = domain.caps();
-        if caps.max_unexpected < FRAME_MIN {
-            return Err(Error::Unsupported("a network without messages of 16 KiB"));
+        let first = open_network(plugin, &config.network, &config.network_settings)?;
+        let mut networks = vec![first];
+        for further in &config.further_networks {
+            let plugin = plugin_of(&Address::new(&further.url)?)?;
+            networks.push(open_network(plugin.as_ref(), &further.url, &further.settings)?);
         }
-        let network = domain.context(0)?;
+        let (network, caps) = &networks[0];
         // Strangers have places of their own: whoever asks is answered, however many applications there are.
         let max_peers = config.max_applications.saturating_add(SPARE);
         let mut options = OpenOptions::listening()
@@ -143,20 +141,28 @@ impl Daemon {
             Sleep::Descriptor => local.waiter(),
             _ => network.waiter(),
         };
-        let address = network.address().clone();
-        let mut switch = Switch::new(address, Some(nix::unistd::geteuid().as_raw()));
+        let further: Vec<_> = networks[1..].iter().map(|(it, _)| it.waiter()).collect();
+        watch(&waiter, &further)?;
+        let owned = networks.iter().map(|(context, caps)| Network {
+            address: context.address().clone(),
+            frame_max: caps.max_unexpected.min(FRAME_MAX),
+        });
+        let owner = Some(nix::unistd::geteuid().as_raw());
+        let mut switch = Switch::new(owned.collect(), owner)?;
         switch.limits = [config.max_applications, config.connections];
         switch.idle = Duration::from_millis(config.network_idle_ms);
-        switch.frame_max = caps.max_unexpected.min(FRAME_MAX);
         let metrics =
             config.metrics.map(|at| Metrics::serve(at, Arc::clone(&waiter))).transpose()?;
         switch.metrics = metrics.as_ref().map(Metrics::address);
+        let contexts = [local].into_iter().chain(networks.into_iter().map(|(network, _)| network));
+        let side = |context| Side { context, parties: FxHashMap::default() };
         Ok(Self {
             switch,
             config,
-            sides: [local, network].map(|context| Side { context, parties: FxHashMap::default() }),
+            sides: contexts.map(side).collect(),
             legs: FxHashMap::default(),
             waiter,
+            further,
             metrics,
             stop: Arc::default(),
             end: None,
@@ -165,10 +171,10 @@ impl Daemon {
         })
     }
 
-    /// Its address in the network, which is part of its applications' addresses.
+    /// Its address in the network, which is part of its applications' addresses: of several networks those, with `~` between them.
     #[must_use]
     pub fn address(&self) -> &Address {
-        self.sides[Way::Network as usize].context.address()
+        self.switch.address()
     }
 
     /// What ends [`Daemon::run`] from another thread.
@@ -196,7 +202,7 @@ impl Daemon {
             } else if idle.polls(now) {
                 if idle.asks() {
                     // Rings of applications that were not heard lately are polled by nobody: they ring.
-                    self.waiter.wait(Some(Duration::ZERO))?;
+                    self.wait(Some(Duration::ZERO))?;
                 }
                 std::thread::yield_now();
                 idle.came_back(now.elapsed());
@@ -210,7 +216,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// One round of both sides; says whether anything moved.
+    /// One round of all sides; says whether anything moved.
     fn round(&mut self, now: Instant) -> Result<bool, Error> {
         if self.strangers_at.is_some_and(|at| at <= now) {
             self.strangers_at = None;
@@ -218,11 +224,11 @@ impl Daemon {
         }
         self.switch.handle_timeout(now);
         let mut moved = false;
-        // The network last: it sends at the beginning of its round.
-        for way in [Way::Local, Way::Network] {
+        // Networks last: they send at the beginning of their rounds.
+        for way in 0..self.sides.len() {
             let mut batch = std::mem::take(&mut self.batch);
-            let found = self.sides[way as usize].context.progress(now, &mut batch)?;
-            if found && way == Way::Local {
+            let found = self.sides[way].context.progress(now, &mut batch)?;
+            if found && way == LOCAL {
                 self.strangers_at.get_or_insert(now + STRANGERS_LOOK);
             }
             moved |= found;
@@ -255,12 +261,12 @@ impl Daemon {
                 }
             }
             Completion::Room { peer } => {
-                if let Some(Some(key)) = self.sides[way as usize].parties.get(&peer).copied() {
+                if let Some(Some(key)) = self.sides[way].parties.get(&peer).copied() {
                     self.switch.has_room(key);
                 }
             }
             Completion::Gone { peer, reason } => {
-                if let Some(Some(key)) = self.sides[way as usize].parties.remove(&peer) {
+                if let Some(Some(key)) = self.sides[way].parties.remove(&peer) {
                     self.legs.remove(&key);
                     self.switch.gone(key, &reason);
                 }
@@ -272,15 +278,15 @@ impl Daemon {
 
     /// Who has sent something: a newcomer, maybe.
     fn party(&mut self, way: Way, peer: Peer) -> Option<PartyKey> {
-        if let Some(known) = self.sides[way as usize].parties.get(&peer) {
+        if let Some(known) = self.sides[way].parties.get(&peer) {
             return *known;
         }
-        let key = if way == Way::Network {
-            self.switch.node_arrived()
-        } else {
-            let identity = self.sides[Way::Local as usize].context.identity(peer);
+        let key = if way == LOCAL {
+            let identity = self.sides[LOCAL].context.identity(peer);
             let quota = self.config.quota(&identity);
             self.switch.arrived(identity, quota)
+        } else {
+            self.switch.node_arrived(way - 1)
         };
         self.meet(way, peer, key);
         Some(key)
@@ -288,14 +294,14 @@ impl Daemon {
 
     /// Whoever has connected is somebody, although he says nothing, and may have to make room.
     fn meet_strangers(&mut self) {
-        for peer in self.sides[Way::Local as usize].context.connected() {
-            self.party(Way::Local, peer);
+        for peer in self.sides[LOCAL].context.connected() {
+            self.party(LOCAL, peer);
         }
         self.switch.make_room();
     }
 
     fn meet(&mut self, way: Way, peer: Peer, key: PartyKey) {
-        self.sides[way as usize].parties.insert(peer, Some(key));
+        self.sides[way].parties.insert(peer, Some(key));
         self.legs.insert(key, Leg { way, peer, held: 0 });
     }
 
@@ -305,30 +311,12 @@ impl Daemon {
         while let Some(effect) = self.switch.next_effect() {
             moved = true;
             match effect {
-                Effect::Dial(key, address) => match self.sides[Way::Network as usize]
-                    .context
-                    .lookup(&address)
-                {
-                    Ok(peer) => match self.sides[Way::Network as usize].parties.get(&peer).copied()
-                    {
-                        // The network takes several spellings of an address for one.
-                        Some(Some(known)) => self.switch.is_known(key, known),
-                        Some(None) => {
-                            let why = "its last connection is just being closed: call again";
-                            self.switch.gone(key, &GoneReason::Unreachable(why.into()));
-                        }
-                        None => self.meet(Way::Network, peer, key),
-                    },
-                    Err(error) => {
-                        let why = GoneReason::Unreachable(error.to_string().into());
-                        self.switch.gone(key, &why);
-                    }
-                },
+                Effect::Dial(key, address) => self.dial(key, &address),
                 Effect::HangUp(key, why) => {
                     let Some(Leg { way, peer, .. }) = self.legs.get(&key).copied() else {
                         continue;
                     };
-                    let who = self.sides[way as usize].context.identity(peer);
+                    let who = self.sides[way].context.identity(peer);
                     tracing::warn!(?who, why, "disconnected");
                     self.disconnect(key);
                 }
@@ -343,10 +331,30 @@ impl Daemon {
         moved
     }
 
+    fn dial(&mut self, key: PartyKey, address: &Address) {
+        let way = 1 + self.switch.network_of(address);
+        let side = &mut self.sides[way];
+        match side.context.lookup(address) {
+            Ok(peer) => match side.parties.get(&peer).copied() {
+                // The network takes several spellings of an address for one.
+                Some(Some(known)) => self.switch.is_known(key, known),
+                Some(None) => {
+                    let why = "its last connection is just being closed: call again";
+                    self.switch.gone(key, &GoneReason::Unreachable(why.into()));
+                }
+                None => self.meet(way, peer, key),
+            },
+            Err(error) => {
+                let why = GoneReason::Unreachable(error.to_string().into());
+                self.switch.gone(key, &why);
+            }
+        }
+    }
+
     /// Whoever is there is heard no more.
     fn disconnect(&mut self, key: PartyKey) {
         if let Some(Leg { way, peer, .. }) = self.legs.remove(&key) {
-            let side = &mut self.sides[way as usize];
+            let side = &mut self.sides[way];
             side.parties.insert(peer, None);
             side.context.forget(peer);
         }
@@ -380,7 +388,7 @@ impl Daemon {
         }
         let count = count_of(&frame);
         let op = Op::SendUnexpected { to: leg.peer, message: frame };
-        match self.sides[leg.way as usize].context.post(token(key, count), op) {
+        match self.sides[leg.way].context.post(token(key, count), op) {
             Ok(_) => {
                 leg.held += count;
                 self.switch.left(follows);
@@ -402,16 +410,24 @@ impl Daemon {
         }
         let due = self.sides.iter().filter_map(|side| side.context.next_deadline()).min();
         let left = due.map(|due| due.saturating_duration_since(Instant::now()));
-        self.waiter.wait([left, limit].into_iter().flatten().min())
+        self.wait([left, limit].into_iter().flatten().min())
+    }
+
+    fn wait(&self, limit: Option<Duration>) -> Result<(), Error> {
+        self.waiter.wait(limit)?;
+        self.further.iter().try_for_each(|waiter| waiter.wait(Some(Duration::ZERO)))
     }
 
     /// Ends what is left. What was sent arrives, although this process ends.
     fn flush(&mut self) -> Result<(), Error> {
         self.switch.end();
-        let mut has_left = [false; 2];
+        let mut has_left = vec![false; self.sides.len()];
         let end = Instant::now() + FLUSH_MAX;
         // Acquire: as in `run`.
-        while has_left != [true; 2] && !self.stop.load(Ordering::Acquire) && Instant::now() < end {
+        while has_left.contains(&false)
+            && !self.stop.load(Ordering::Acquire)
+            && Instant::now() < end
+        {
             // What waits here is handed over first.
             let is_handed = self.switch.bytes() == 0;
             for (side, has_left) in self.sides.iter_mut().zip(&mut has_left) {
@@ -423,6 +439,16 @@ impl Daemon {
         }
         Ok(())
     }
+}
+
+/// Has the first of them sleep on all: each watches the next one.
+fn watch(first: &Arc<dyn Waiter>, further: &[Arc<dyn Waiter>]) -> Result<(), Error> {
+    let why = "a further network that is slept on in steps: name it first";
+    for (watching, watched) in [first].into_iter().chain(further).zip(further) {
+        // All are asked after each sleep, whatever has ended it.
+        watching.join(watched.fd().ok_or(Error::Unsupported(why))?, Arc::default())?;
+    }
+    Ok(())
 }
 
 /// How often a frame counts.

@@ -28,7 +28,7 @@ mod way;
 mod wire;
 
 #[cfg(feature = "daemon")]
-pub use config::{Config, User};
+pub use config::{Config, Further, User};
 #[cfg(feature = "daemon")]
 pub use daemon::{Daemon, Stopper};
 #[cfg(all(feature = "daemon", any(test, feature = "fuzzing")))]

@@ -1,6 +1,29 @@
-//! Which plugin opens the daemon's network.
+//! The daemon's networks: which plugin opens each, and what it has to be able to do.
 
-use hg_na::{Address, Error, Plugin};
+use std::collections::BTreeMap;
+
+use hg_na::{Address, Caps, Context, Error, OpenOptions, Plugin};
+
+use crate::wire::FRAME_MIN;
+
+/// Opens one.
+///
+/// # Errors
+/// Those of the plugin; [`Error::Unsupported`] where its messages are too short.
+pub(crate) fn open_network(
+    plugin: &dyn Plugin,
+    url: &str,
+    settings: &BTreeMap<String, String>,
+) -> Result<(Box<dyn Context>, Caps), Error> {
+    let mut options = OpenOptions::listening();
+    options.settings.clone_from(settings);
+    let domain = plugin.open(&Address::new(url)?, &options)?;
+    let caps = domain.caps().clone();
+    if caps.max_unexpected < FRAME_MIN {
+        return Err(Error::Unsupported("a network without messages of 16 KiB"));
+    }
+    Ok((domain.context(0)?, caps))
+}
 
 /// The plugin of a URL.
 ///

@@ -2,7 +2,7 @@
 
 use hg_na::{Address, GoneReason, Identity, Message};
 
-use super::{Effect, PartyKey, Quota, Switch};
+use super::{Effect, Network, PartyKey, Quota, Switch};
 use crate::wire::{FRAME_MAX, Header, Hello, WINDOW};
 
 /// Of the applications.
@@ -43,8 +43,9 @@ struct Run {
 
 impl Run {
     fn new(liars: Liars) -> Self {
-        let node = Address::new(NODE).expect("an address");
-        let mut switch = Switch::new(node, None);
+        let address = Address::new(NODE).expect("an address");
+        let network = Network { address, frame_max: FRAME_MAX };
+        let mut switch = Switch::new(vec![network], None).expect("a short address");
         let honest = switch.arrived(Identity::default(), QUOTA);
         switch.handle(honest, Hello { listens: true, name: "honest/0" }.frame());
         let mut run = Self { switch, liars, keys: [0; 2], honest };
@@ -56,7 +57,7 @@ impl Run {
         match self.liars {
             // Two contexts of one process.
             Liars::Applications => self.switch.arrived(Identity::process(1, 1), QUOTA),
-            Liars::Daemons => self.switch.node_arrived(),
+            Liars::Daemons => self.switch.node_arrived(0),
         }
     }
 

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Address, GoneReason, Identity, Message};
+use hg_na::{Address, Error, GoneReason, Identity, Message};
 use rustc_hash::FxHashMap;
 
 pub(crate) use flows::{Follows, Outgoing};
@@ -33,9 +33,8 @@ pub(crate) use party::{PartyKey, Quota};
 use process::{Known, Process, ProcessKey, Source};
 pub(crate) use strangers::SPARE;
 
-use crate::wire::{
-    FRAME_MAX, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, cost, rename,
-};
+use crate::address::AND;
+use crate::wire::{HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, cost, rename};
 
 /// Connections between two daemons, of each side's choosing.
 pub(crate) const NODE_CONNECTIONS: u32 = 65_536;
@@ -56,17 +55,26 @@ pub(crate) enum Effect {
     EndWithin(u64),
 }
 
+/// A network that a daemon owns.
+#[derive(Debug)]
+pub(crate) struct Network {
+    /// Its own address there.
+    pub(crate) address: Address,
+    /// Longest frame in bytes that it takes.
+    pub(crate) frame_max: usize,
+}
+
 /// Everything that a daemon knows.
 #[derive(Debug)]
 pub(crate) struct Switch {
-    /// Its own address in the network.
+    /// Its own address in the network, or those in all its networks.
     node: Address,
+    /// What it owns: the first one is preferred.
+    networks: Vec<Network>,
     /// Who may have it drained, besides root.
     owner: Option<u32>,
     /// Applications that there may be, and connections of each, as its reports say.
     pub(crate) limits: [u32; 2],
-    /// Longest frame in bytes that its network takes.
-    pub(crate) frame_max: usize,
     /// Where its figures are served.
     pub(crate) metrics: Option<SocketAddr>,
     /// So long a leg to another daemon carries nothing until it is ended.
@@ -111,13 +119,17 @@ struct Counts {
 type Wrong = &'static str;
 
 impl Switch {
-    /// Of a daemon at this address, whose user is `owner`.
-    pub(crate) fn new(node: Address, owner: Option<u32>) -> Self {
-        Self {
-            node,
+    /// Of a daemon that owns these, one at least, and whose user is `owner`.
+    ///
+    /// # Errors
+    /// Its addresses are too long together.
+    pub(crate) fn new(networks: Vec<Network>, owner: Option<u32>) -> Result<Self, Error> {
+        let all: Vec<&str> = networks.iter().map(|it| it.address.as_str()).collect();
+        Ok(Self {
+            node: Address::new(&all.join(&AND.to_string()))?,
+            networks,
             owner,
             limits: [u32::MAX; 2],
-            frame_max: FRAME_MAX,
             metrics: None,
             idle: IDLE,
             unanswered_max: UNANSWERED_MAX,
@@ -136,7 +148,7 @@ impl Switch {
             is_draining: false,
             drainers: Vec::new(),
             counts: Counts::default(),
-        }
+        })
     }
 
     fn key(&mut self) -> u64 {
@@ -157,9 +169,22 @@ impl Switch {
         self.add_party(Party::new(Role::Stranger, identity, quota))
     }
 
-    /// Another daemon has come.
-    pub(crate) fn node_arrived(&mut self) -> PartyKey {
-        self.add_party(Party::new(Role::Caller, Identity::default(), NODE_QUOTA))
+    /// Another daemon has come, by this one of the networks.
+    pub(crate) fn node_arrived(&mut self, network: usize) -> PartyKey {
+        let mut party = Party::new(Role::Caller, Identity::default(), NODE_QUOTA);
+        party.network = network;
+        self.add_party(party)
+    }
+
+    /// Its address in the network, or those in all.
+    pub(crate) fn address(&self) -> &Address {
+        &self.node
+    }
+
+    /// By which of the networks another daemon is called: the first of its kind. Where there is none, the first says that it cannot.
+    pub(crate) fn network_of(&self, node: &Address) -> usize {
+        let is_its = |own: &Network| own.address.scheme() == node.scheme();
+        self.networks.iter().position(is_its).unwrap_or(0)
     }
 
     /// A frame has come. Whoever has broken the protocol is ended.

@@ -69,12 +69,20 @@ impl Switch {
         } else if !self.may_more(self.source_of(from).0, Chooser::Party) {
             let why = "its process has as many connections as it may have";
             self.refuse(from, id, &GoneReason::Refused(why.into()));
-        } else if target.node == self.node {
+        } else if target.nodes().any(|it| self.networks.iter().any(|own| own.address == it)) {
             self.open_here(from, id, &target.name, FRAME_MAX);
         } else {
-            self.open_there(from, id, target);
+            let node = self.common(&target);
+            self.open_there(from, id, Target { node, ..target });
         }
         Ok(())
+    }
+
+    /// The target's address in the first of the networks that both nodes are in; in any, where they have none in common.
+    fn common(&self, target: &Target) -> Address {
+        let own = self.networks.iter().map(|own| own.address.scheme());
+        let found = own.into_iter().find_map(|own| target.nodes().find(|it| it.scheme() == own));
+        found.or_else(|| target.nodes().next()).unwrap_or_else(|| target.node.clone())
     }
 
     fn refuse_draining(&mut self, from: PartyKey, id: u32) {
@@ -102,7 +110,9 @@ impl Switch {
             self.refuse_draining(from, id);
             return Ok(());
         }
-        self.open_here(from, id, name, takes.min(self.frame_max));
+        let network = self.party(from)?.network;
+        let own = self.networks[network].frame_max;
+        self.open_here(from, id, name, takes.min(own));
         Ok(())
     }
 
@@ -138,7 +148,8 @@ impl Switch {
 
     /// The target is another node's. Where its daemon may not be called yet, the connection waits, and counts as one.
     fn open_there(&mut self, from: PartyKey, id: u32, target: Target) {
-        let key = self.begin((from, id), false, self.frame_max);
+        let frame_max = self.networks[self.network_of(&target.node)].frame_max;
+        let key = self.begin((from, id), false, frame_max);
         self.counts.opened += 1;
         let Some(party) = self.parties.get(&from) else { return };
         if self.may_reach(party, &target.node) {
@@ -216,12 +227,12 @@ impl Switch {
 
     /// Opens a connection to another daemon, unless it was closed while it waited.
     fn reach(&mut self, (from, key): (PartyKey, ConnectionKey), target: &Target) {
-        if !self.connections.get(&key).is_some_and(|it| it.ends[0].is_live()) {
+        let Some(opened) = self.connections.get(&key).filter(|it| it.ends[0].is_live()) else {
             return;
-        }
+        };
+        let word = opened.frame_max as u64;
         let to = self.nodes.get(&target.node).copied().unwrap_or_else(|| self.call(&target.node));
-        let open = Header::new(Kind::Open, 0, self.frame_max as u64);
-        let frame = open.frame(target.name.as_bytes());
+        let frame = Header::new(Kind::Open, 0, word).frame(target.name.as_bytes());
         self.open_at(to, (from, key), frame);
     }
 

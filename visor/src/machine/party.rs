@@ -68,6 +68,8 @@ pub(crate) struct Party {
     /// its connections, the oldest first, that wait until fewer have not.
     pub(crate) unanswered: FxHashMap<PartyKey, u32>,
     pub(crate) waiting: BTreeMap<ConnectionKey, crate::address::Target>,
+    /// Of a daemon that has come: by which of the networks.
+    pub(crate) network: usize,
     /// Of a daemon: it was called, and has not answered.
     pub(crate) is_called: bool,
     /// When its leg was first found to carry nothing, unless it has since.
@@ -89,6 +91,7 @@ impl Party {
             is_listed: false,
             unanswered: FxHashMap::default(),
             waiting: BTreeMap::new(),
+            network: 0,
             is_called: false,
             idle_since: None,
         }

@@ -7,9 +7,9 @@ mod simulation;
 
 use std::time::{Duration, Instant};
 
-use hg_na::{Address, GoneReason, Identity, Message};
+use hg_na::{GoneReason, Identity, Message};
 
-use super::{Effect, IDLE, PartyKey, Quota, Switch, idle::CALLED_MAX};
+use super::{Effect, IDLE, Network, PartyKey, Quota, Switch, idle::CALLED_MAX};
 use crate::wire::{
     FRAME_MAX, FRAME_MIN, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, cost,
     decode_identity, reason,
@@ -19,7 +19,13 @@ const QUOTA: Quota = Quota { weight: 1, connections: 4 };
 const BODY_MAX: usize = FRAME_MAX - HEADER_LEN;
 
 fn switch() -> Switch {
-    Switch::new(Address::new("tcp://here:1").unwrap(), Some(7))
+    owning(&["tcp://here:1"])
+}
+
+fn owning(addresses: &[&str]) -> Switch {
+    let network =
+        |address: &&str| Network { address: address.parse().unwrap(), frame_max: FRAME_MAX };
+    Switch::new(addresses.iter().map(network).collect(), Some(7)).unwrap()
 }
 
 /// Of a process that the kernel does not name, which is by itself.
@@ -292,7 +298,7 @@ fn with_node(
     word: usize,
 ) -> (Switch, (PartyKey, u32), (PartyKey, u32), Header) {
     let mut switch = switch();
-    switch.frame_max = frame_max;
+    switch.networks[0].frame_max = frame_max;
     let a = application(&mut switch, "a/0");
     if opens {
         open(&mut switch, a, 1, "visor://b/0@tcp://there:1");
@@ -304,7 +310,7 @@ fn with_node(
         let told = next(&mut switch, a).map_or(asked, |(told, _)| told);
         return (switch, (a, 1), (node, asked.id ^ YOURS), told);
     }
-    let node = switch.node_arrived();
+    let node = switch.node_arrived(0);
     switch.handle(node, Hello { listens: false, name: "" }.frame());
     switch.handle(node, Header::new(Kind::Open, 1, word as u64).frame(b"a/0"));
     let (told, _) = next(&mut switch, a).unwrap_or((Header::new(Kind::Hello, 0, 0), Vec::new()));
@@ -445,7 +451,7 @@ fn a_way_to_another_daemon_ends_once_it_has_carried_nothing_for_long() {
 #[test]
 fn a_way_by_which_another_daemon_has_come_is_its_own_to_end() {
     let switch = &mut switch();
-    let node = switch.node_arrived();
+    let node = switch.node_arrived(0);
     switch.handle(node, Hello { listens: false, name: "" }.frame());
     let now = Instant::now();
     switch.handle_timeout(now);

@@ -144,7 +144,7 @@ impl Network {
     }
 
     #[cfg_attr(not(feature = "verbs"), expect(unused_variables, reason = "cards alone differ"))]
-    fn url(self, name: &str, port: u16) -> String {
+    pub(crate) fn url(self, name: &str, port: u16) -> String {
         match self {
             Self::Tcp => format!("tcp://127.0.0.1:{port}"),
             Self::Ofi | Self::Polled => format!("ofi+tcp://127.0.0.1:{port}"),

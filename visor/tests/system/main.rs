@@ -11,6 +11,7 @@ mod fairness;
 mod metrics;
 mod networks;
 mod scribble;
+mod several;
 mod shares;
 mod sockets;
 mod strangers;

@@ -12,7 +12,7 @@ use crate::{calls_and_bulk_data, common::Network, deaths};
 const KILLS: usize = 6;
 
 /// Whether libfabric is not here: then a test is skipped, aloud.
-fn is_skipped(test: &str) -> bool {
+pub(crate) fn is_skipped(test: &str) -> bool {
     let mut config = Config::over("ofi+tcp://127.0.0.1");
     config.name = format!("visor-{}-{test}", std::process::id());
     let is_missing = matches!(hg_visor::Daemon::open(config), Err(Error::Missing { .. }));

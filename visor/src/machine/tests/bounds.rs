@@ -106,7 +106,7 @@ fn where_places_run_short_the_oldest_strangers_make_room_and_nobody_who_waits_fo
     let places = usize::try_from(2 + SPARE - RESERVE).unwrap();
     let arrive = |switch: &mut Switch| switch.arrived(identity(7), super::QUOTA);
     let crowd: Vec<_> = (2..places).map(|_| arrive(switch)).collect();
-    switch.node_arrived();
+    switch.node_arrived(0);
     switch.make_room();
     assert!(sent_away(switch).is_empty(), "there are places, and daemons have none of them");
     let late: Vec<_> = (0..7).map(|_| arrive(switch)).collect();

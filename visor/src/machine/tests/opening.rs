@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use hg_na::GoneReason;
 
-use super::{application, identity, kind, next, open, switch};
+use super::{application, identity, kind, next, open, owning, switch};
 use crate::{
     machine::{Effect, IDLE, PartyKey, Switch},
-    wire::{Header, Kind, YOURS, reason},
+    wire::{FRAME_MAX, Header, Hello, Kind, YOURS, reason},
 };
 
 /// Whom it calls, by their addresses.
@@ -17,6 +17,49 @@ fn calls(switch: &mut Switch) -> Vec<(PartyKey, String)> {
         other => panic!("{other:?}"),
     };
     std::iter::from_fn(|| switch.next_effect()).map(dialled).collect()
+}
+
+#[test]
+fn of_several_networks_the_first_that_both_nodes_are_in_is_used_and_each_own_address_is_here() {
+    let switch = &mut owning(&["tcp://here:1", "verbs://here"]);
+    switch.networks[1].frame_max = 20_000;
+    let a = application(switch, "a/0");
+    // What it opens, whom its daemon calls, and how long frames are there.
+    for (id, (nodes, called, len)) in (1..).zip([
+        ("verbs://x~tcp://x", "tcp://x", FRAME_MAX),
+        ("ofi+tcp://y~verbs://y", "verbs://y", 20_000),
+        ("ofi+tcp://z~ofi+shm://z", "ofi+tcp://z", FRAME_MAX),
+    ]) {
+        open(switch, a, id, &format!("visor://b/0@{nodes}"));
+        let all = calls(switch);
+        let [(node, address)] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((address.as_str(), kind(switch, *node)), (called, Some(Kind::Hello)));
+        let (asked, _) = next(switch, *node).unwrap();
+        assert_eq!((asked.kind, asked.word), (Kind::Open, len as u64));
+    }
+    let b = application(switch, "b/0");
+    for (id, nodes) in
+        (1..).zip(["verbs://here", "ofi+tcp://x~verbs://here", "tcp://here:1~verbs://here"])
+    {
+        open(switch, b, id, &format!("visor://a/0@{nodes}"));
+        assert_eq!((kind(switch, a), calls(switch)), (Some(Kind::Incoming), Vec::new()));
+        assert_eq!(kind(switch, b), Some(Kind::Opened));
+    }
+}
+
+#[test]
+fn a_daemon_that_has_come_is_told_how_long_frames_are_in_its_network() {
+    let switch = &mut owning(&["tcp://here:1", "verbs://here"]);
+    switch.networks[1].frame_max = 20_000;
+    let a = application(switch, "a/0");
+    for (network, len) in [(0, FRAME_MAX), (1, 20_000)] {
+        let node = switch.node_arrived(network);
+        switch.handle(node, Hello { listens: false, name: "" }.frame());
+        switch.handle(node, Header::new(Kind::Open, 1, FRAME_MAX as u64).frame(b"a/0"));
+        let told = [a, node].map(|to| next(switch, to).map(|(it, _)| (it.kind, it.word)));
+        let len = len as u64;
+        assert_eq!(told, [Some((Kind::Incoming, len)), Some((Kind::Opened, len))]);
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Several daemons with applications, in random order: applications come, open, send, stop, close, lie and die, and ways between nodes
 //! are cut, and daemons are drained by a deadline, after which others take their places. Time passes, and ways that carry nothing end. Some
-//! daemons do not answer. Networks take frames of different lengths. Several contexts are of one process. Each frame says who has sent it over what, and which one it is there.
+//! daemons do not answer. Daemons own one network or two, which take frames of different lengths. Several contexts are of one process. Each frame says who has sent it over what, and which one it is there.
 //!
 //! - What one application sends over a connection comes to one other, in order, each once; nothing is lost but by a death or a cut.
 //! - An honest application is never disconnected, whatever others do, and is told the end of each connection exactly once.
@@ -13,6 +13,7 @@
 
 mod drains;
 mod idle;
+mod networks;
 mod processes;
 mod silent;
 
@@ -22,13 +23,12 @@ use std::{
 };
 
 use drains::Drain;
-use hg_na::{Address, GoneReason, Message};
+use hg_na::{GoneReason, Message};
 
 use crate::{
     machine::{Effect, IDLE, PartyKey, Quota, Switch},
     wire::{
-        FRAME_MAX, FRAME_MIN, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, cost,
-        frame_len,
+        FRAME_MAX, HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, cost, frame_len,
     },
 };
 
@@ -92,6 +92,8 @@ struct App {
 /// One way between two daemons: frames to the key at the node.
 struct Leg {
     to: (usize, PartyKey),
+    /// Longest frame that both networks take.
+    most: usize,
     frames: VecDeque<Message>,
     /// Something has come this way, and was heard.
     is_heard: bool,
@@ -129,22 +131,10 @@ struct World {
     silent: Vec<(usize, PartyKey)>,
 }
 
-fn node(at: usize) -> Address {
-    format!("tcp://node{at}:1").parse().unwrap()
-}
-
-/// A daemon's, over a network of any length of frames.
-fn switch(at: usize, random: &mut Random) -> Switch {
-    let mut switch = Switch::new(node(at), Some(OWNER));
-    switch.frame_max = [FRAME_MIN, 20_000, FRAME_MAX][random.below(3)];
-    switch.unanswered_max = 2;
-    switch
-}
-
 impl World {
     fn new(seed: u64, trouble: Trouble) -> Self {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        let switches = (0..NODES).map(|at| switch(at, &mut random)).collect();
+        let switches = (0..NODES).map(|at| networks::switch(at, &mut random)).collect();
         Self {
             random,
             switches,
@@ -201,10 +191,10 @@ impl World {
                 let opened = app.conns.keys().filter(|id| **id & YOURS == 0).count();
                 if opened < usize::try_from(QUOTA.connections).unwrap() {
                     let other = &self.apps[random.below(self.apps.len())];
-                    let mut there = node(other.node);
-                    if self.trouble.silent && random.below(2) > 0 {
-                        there = silent::address(random);
-                    }
+                    let there = match self.trouble.silent && random.below(2) > 0 {
+                        true => silent::address(random).to_string(),
+                        false => networks::address(other.node, random),
+                    };
                     let target = format!("visor://{}@{there}", other.name);
                     let app = &mut self.apps[at];
                     app.last_id += 1;
@@ -364,21 +354,21 @@ impl World {
             moved = true;
             match effect {
                 Effect::Dial(key, address) => {
-                    let there = (0..NODES).find(|it| node(*it) == address);
-                    if there.is_none() {
+                    if silent::is_one(&address) {
                         self.silent.push((at, key));
                         continue;
                     }
+                    let there = networks::reached(&self.switches, at, &address);
                     let there = there.filter(|_| !self.trouble.cuts || self.random.below(4) > 0);
-                    let Some(there) = there else {
+                    let Some((there, network, most)) = there else {
                         let why = GoneReason::Unreachable("nobody there".into());
                         self.switches[at].gone(key, &why);
                         continue;
                     };
-                    let far = self.switches[there].node_arrived();
+                    let far = self.switches[there].node_arrived(network);
                     for (from, to) in [((at, key), (there, far)), ((there, far), (at, key))] {
-                        self.legs
-                            .insert(from, Leg { to, frames: VecDeque::new(), is_heard: false });
+                        let frames = VecDeque::new();
+                        self.legs.insert(from, Leg { to, most, frames, is_heard: false });
                     }
                 }
                 Effect::HangUp(key, why) => self.hung_up(at, key, why),
@@ -402,8 +392,7 @@ impl World {
             return true;
         }
         if let Some(leg) = self.legs.get(&(at, to)) {
-            let most = self.switches[at].frame_max.min(self.switches[leg.to.0].frame_max);
-            assert!(outgoing.frame.len() <= most, "longer than a network takes");
+            assert!(outgoing.frame.len() <= leg.most, "longer than a network takes");
         }
         let app = self.apps.iter_mut().find(|app| (app.node, app.key) == (at, to));
         let queue = match app {

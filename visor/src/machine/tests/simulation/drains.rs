@@ -2,7 +2,7 @@
 
 use hg_na::{Identity, Message};
 
-use super::{OWNER, QUOTA, Trouble, World, processes, switch};
+use super::{OWNER, QUOTA, Trouble, World, networks, processes};
 use crate::{
     machine::PartyKey,
     wire::{Header, Hello, Kind},
@@ -76,7 +76,7 @@ impl World {
                 self.follow(place, is_flushed);
             }
         }
-        self.switches[at] = switch(at, &mut self.random);
+        self.switches[at] = networks::switch(at, &mut self.random);
         for place in 0..self.apps.len() {
             let app = &mut self.apps[place];
             if app.node == at {

@@ -12,6 +12,10 @@ pub(super) fn address(random: &mut Random) -> Address {
     Address::new(&format!("tcp://silent{}:1", random.below(ADDRESSES))).expect("an address")
 }
 
+pub(super) fn is_one(address: &Address) -> bool {
+    address.rest().starts_with("silent")
+}
+
 impl World {
     /// The network says that one of them is not there.
     pub(super) fn give_up(&mut self, pick: usize) {
