@@ -245,7 +245,10 @@ pub(crate) fn listening(daemon: &Daemon, url: &str) -> Engine {
 }
 
 pub(crate) fn through(daemon: &str, url: &str, listen: bool) -> Result<Engine, Error> {
+    // A machine that is busy, or paused, is no daemon that does not answer.
+    let patience = PATIENCE.as_millis().to_string();
     let builder = hg::builder().plugin(VisorPlugin::through(daemon)).listen(listen);
+    let builder = builder.setting("connect-timeout-ms", &patience);
     let builder = builder.register(echo).unwrap().register(length).unwrap();
     builder.register(whoami).unwrap().register(hang).unwrap().open(url)
 }
