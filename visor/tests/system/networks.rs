@@ -65,6 +65,15 @@ over!(libfabric_polled, Network::Polled, is_skipped);
 over!(verbs, Network::Verbs, has_no_cards);
 
 #[cfg(feature = "verbs")]
+#[test]
+fn verbs_and_tcp_are_owned_by_one_daemon_that_serves_nodes_in_either() {
+    let _watchdog = Watchdog::start();
+    if !has_no_cards("several") {
+        crate::several::serves_both(Network::Verbs, Network::Tcp);
+    }
+}
+
+#[cfg(feature = "verbs")]
 fn has_no_cards(test: &str) -> bool {
     let is_missing = std::env::var_os("HG_VERBS_DEVICES").is_none();
     if is_missing {

@@ -50,7 +50,7 @@ fn an_application_is_reached_at_each_address_of_its_daemon_and_at_all_together()
 }
 
 /// One in both networks serves nodes that are in either, which do not reach each other.
-fn serves_both(first: Network, second: Network) {
+pub(crate) fn serves_both(first: Network, second: Network) {
     first.choose();
     let far = Daemon::with("far", 0, &further(&second.url("far", 0)));
     let in_first = Daemon::start("near", 0);
