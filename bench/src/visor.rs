@@ -8,7 +8,8 @@
 //! | `applications` | memory, descriptors, threads and processor time of 1 to 32 applications with their daemon, and without |
 //! | `threads`      | calls, and reads of 64 KiB, of 3 and 6 threads on one connection, on one under a lock, and on one each |
 //!
-//! Everything is on this machine, and nothing is pinned: two daemons, an origin and a target are four processes.
+//! Everything is on this machine, and nothing is pinned: two daemons, an origin and a target are four processes. The daemons' networks are
+//! tcp, or what `--network` names; what is beside them is tcp always.
 
 mod applications;
 mod calls;
@@ -24,6 +25,7 @@ use node::Nodes;
 
 use crate::error::{Context, Error};
 use crate::plot::{Panel, Plot};
+use crate::product::TCP;
 use crate::product::target::raise_descriptor_limit;
 use crate::report::{self, Figure};
 
@@ -42,6 +44,9 @@ pub(crate) struct Arguments {
     /// Numbers of applications.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_parser = clap::value_parser!(u32).range(1..=256))]
     applications: Vec<u32>,
+    /// The networks of the two daemons, as `verbs://rxe0,verbs://rxe1`; or of both.
+    #[arg(long, value_delimiter = ',', value_name = "URL", default_value = TCP)]
+    network: Vec<String>,
     /// Draws what the paper draws, too, by its figures, over bytes, connections, threads and applications: an SVG file.
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -66,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
     if arguments.plot.is_some() && arguments.only == Some(Part::Calls) {
         return Err(Error::Failed("calls are not drawn: leave out --plot or --only".to_owned()));
     }
-    let nodes = Nodes::start()?;
+    let nodes = Nodes::start(&arguments.network)?;
     let Arguments { repetitions, connections, applications, .. } = arguments;
     let mut plot = Plot::default();
     for part in

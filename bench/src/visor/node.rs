@@ -28,13 +28,15 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    pub(crate) fn start() -> Result<Nodes, Error> {
-        Ok(Nodes { near: Node::start("near")?, far: Node::start("far")? })
+    /// Over these, the second of which may be the first.
+    pub(crate) fn start(networks: &[String]) -> Result<Nodes, Error> {
+        let network = |at: usize| networks.get(at).or(networks.first()).map_or(TCP, String::as_str);
+        Ok(Nodes { near: Node::start("near", network(0))?, far: Node::start("far", network(1))? })
     }
 }
 
 impl Node {
-    fn start(which: &str) -> Result<Node, Error> {
+    fn start(which: &str, network: &str) -> Result<Node, Error> {
         let build = "`cargo build --release -p hydrargyrum-visor`";
         let program = outside::beside_this("hg-visor", build)?;
         let name = format!("hg-perf-{}-{which}", std::process::id());
@@ -42,7 +44,7 @@ impl Node {
         command.args(["serve", "/dev/stdin"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("spawn")?;
         // All connections that are measured are of one process.
-        let text = format!("name = \"{name}\"\nnetwork = \"{TCP}\"\nconnections = 4096\n");
+        let text = format!("name = \"{name}\"\nnetwork = \"{network}\"\nconnections = 4096\n");
         let given = child.stdin.take().map(|mut to| to.write_all(text.as_bytes()));
         given.transpose().context("write to the daemon")?;
         let mut said = String::new();
