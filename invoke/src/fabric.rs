@@ -7,7 +7,7 @@ use hg_core::{
     codec::{self, Codec as _},
     rpc::Serve,
 };
-use hg_na::{Address, OpenOptions, Plugin};
+use hg_na::{Address, Context, Domain, OpenOptions, Plugin};
 use hg_na_route::Route;
 use serde::{Deserialize, Serialize};
 
@@ -210,42 +210,24 @@ impl Fabric {
         self
     }
 
-    /// Opens the workers of this process, the first one first. Collective.
+    /// Opens the workers of this process, the first one first. Collective: where one process fails, all do.
     ///
     /// `sm://`; `tcp://host`; `sm+tcp://host`, which is shared memory inside a node and TCP between nodes; libfabric's `ofi+...`; or, with the
-    /// feature `visor`, `visor://` through the daemon of each node. Threads of
+    /// features of the same names, `verbs://`, and `visor://` through the daemon of each node. Each process listens at an address of its own, which the
+    /// transport chooses: a port (`tcp://host:18431`) or a name (`sm://name`) in the URL can be had by one process of a machine only. Threads of
     /// one process need no transport.
     ///
     /// # Errors
-    /// [`Error::Setup`]: the transport's reasons, the group's, or what another process has otherwise: functions, numbers of threads, bounds, or
-    /// the transport.
+    /// [`Error::Setup`]: the transport's reasons, here or in another process, which is named; the group's; or what another process has otherwise:
+    /// functions, numbers of threads, bounds, or the transport.
     pub fn open(self, group: &impl Group, url: &str) -> Result<Vec<Worker>, Error> {
-        let setup = |error: hg_na::Error| Error::Setup(format!("{url}: {error}"));
-        let address = Address::new(url).map_err(setup)?;
-        let domain = plugin_of(&address)?.open(&address, &self.options).map_err(setup)?;
-        let ids = self.threads.checked_add(self.services);
-        let ids = ids.ok_or_else(|| Error::Setup("more than 255 threads".to_owned()))?;
-        let nodes_here = numa::chosen(self.numa, numa::nodes, |node| node.run(|| ()).is_ok());
-        let of = |threads: u8| numa::dealt(&nodes_here, threads.into()).map(|it| it.cloned());
-        let nodes_of_threads: Vec<Option<Node>> =
-            of(self.threads).chain(of(self.services)).collect();
-        let contexts = (0..ids).zip(&nodes_of_threads).map(|(id, node)| match node {
-            None => domain.context(id).map_err(setup),
-            Some(node) => node.run(|| domain.context(id).map_err(setup)).map_err(Error::of_node)?,
-        });
-        let contexts = contexts.collect::<Result<Vec<_>, _>>()?;
-        let mut token = [0; 16];
-        getrandom::fill(&mut token).map_err(|error| Error::Setup(error.to_string()))?;
-        let addresses = contexts.iter().map(|it| it.address().as_str().to_owned()).collect();
-        let functions = self.functions.ids();
-        let numbers = nodes_of_threads.iter().map(|it| it.as_ref().map(|it| it.number)).collect();
-        let bounds = Bounds::new(address.scheme(), &self.settings);
-        let threads = self.threads;
-        let own = Introduction { token, functions, threads, nodes: numbers, addresses, bounds };
-        let all = introduce(group, &own, &self.functions)?;
+        let opened = self.open_contexts(url);
+        // All processes come here, whether they could open theirs or not: the others wait for what each has to say.
+        let (opened, all) = introduce(group, opened, &self.functions)?;
+        let Opened { domain, contexts, nodes_here, nodes_of_threads, .. } = opened;
         let mut addresses = Vec::new();
         for text in all.iter().flat_map(|it| &it.addresses) {
-            addresses.push(Address::new(text).map_err(setup)?);
+            addresses.push(Address::new(text).map_err(|error| of_url(url, &error))?);
         }
         let directory = Arc::new(Directory::new(all[0].token, addresses));
         let (workers, services) = (self.threads.into(), self.services.into());
@@ -271,21 +253,90 @@ impl Fabric {
         let services = Arc::new(services);
         Ok(all.into_iter().map(|it| it.with_services(&services)).collect())
     }
+
+    /// What this process has before it knows of the others.
+    fn open_contexts(&self, url: &str) -> Result<Opened, Error> {
+        let setup = |error: hg_na::Error| of_url(url, &error);
+        let address = Address::new(url).map_err(setup)?;
+        let domain = plugin_of(&address)?.open(&address, &self.options).map_err(setup)?;
+        let ids = self.threads.checked_add(self.services);
+        let ids = ids.ok_or_else(|| Error::Setup("more than 255 threads".to_owned()))?;
+        let nodes_here = numa::chosen(self.numa, numa::nodes, |node| node.run(|| ()).is_ok());
+        let of = |threads: u8| numa::dealt(&nodes_here, threads.into()).map(|it| it.cloned());
+        let nodes_of_threads: Vec<Option<Node>> =
+            of(self.threads).chain(of(self.services)).collect();
+        let contexts = (0..ids).zip(&nodes_of_threads).map(|(id, node)| match node {
+            None => domain.context(id).map_err(setup),
+            Some(node) => node.run(|| domain.context(id).map_err(setup)).map_err(Error::of_node)?,
+        });
+        let contexts = contexts.collect::<Result<Vec<_>, _>>()?;
+        let mut token = [0; 16];
+        getrandom::fill(&mut token).map_err(|error| Error::Setup(error.to_string()))?;
+        let addresses = contexts.iter().map(|it| it.address().as_str().to_owned()).collect();
+        let functions = self.functions.ids();
+        let nodes = nodes_of_threads.iter().map(|it| it.as_ref().map(|it| it.number)).collect();
+        let bounds = Bounds::new(address.scheme(), &self.settings);
+        let own =
+            Introduction { token, functions, threads: self.threads, nodes, addresses, bounds };
+        Ok(Opened { domain, contexts, nodes_here, nodes_of_threads, own })
+    }
 }
 
+/// What a process has before it knows of the others.
+struct Opened {
+    domain: Arc<dyn Domain>,
+    contexts: Vec<Box<dyn Context>>,
+    /// As in [`Common`].
+    nodes_here: Vec<Node>,
+    nodes_of_threads: Vec<Option<Node>>,
+    own: Introduction,
+}
+
+/// Why a URL cannot be opened.
+fn of_url(url: &str, error: &hg_na::Error) -> Error {
+    let hint = match error {
+        hg_na::Error::AddressInUse(_) => {
+            "; a port or a name can be had by one process of a machine only: without one the transport chooses"
+        }
+        _ => "",
+    };
+    Error::Setup(format!("{url}: {error}{hint}"))
+}
+
+/// What each process has to say, in their order; or the first that could not open its workers.
 fn introduce(
     group: &impl Group,
-    own: &Introduction,
+    opened: Result<Opened, Error>,
     functions: &Functions,
-) -> Result<Vec<Introduction>, Error> {
+) -> Result<(Opened, Vec<Introduction>), Error> {
     let encoding = |error: codec::CodecError| Error::Setup(error.to_string());
-    let mut bytes = vec![0; codec::Default::size(own).map_err(encoding)?];
-    codec::Default::encode(own, &mut bytes).map_err(encoding)?;
-    let gathered = group.all_gather(&bytes).map_err(Error::Setup)?;
-    let all = gathered.iter().map(|bytes| codec::Default::decode(bytes));
-    let all: Vec<Introduction> = all.collect::<Result<_, _>>().map_err(encoding)?;
+    let own = opened.as_ref().map(|it| &it.own).map_err(Error::to_string);
+    let mut bytes = vec![0; codec::Default::size(&own).map_err(encoding)?];
+    codec::Default::encode(&own, &mut bytes).map_err(encoding)?;
+    let gathered = group.all_gather(&bytes).map_err(Error::Setup);
+    let opened = opened?;
+    let gathered = gathered?;
+    let mut all = Vec::new();
+    for (rank, bytes) in gathered.iter().enumerate() {
+        let told: Result<Introduction, String> = codec::Default::decode(bytes).map_err(encoding)?;
+        let failed = |why| Error::Setup(format!("process {rank} cannot open its workers: {why}"));
+        all.push(told.map_err(failed)?);
+    }
+    if all.is_empty() {
+        return Err(Error::Setup("a group of nobody".to_owned()));
+    }
+    compare(group.rank(), &opened.own, &all, functions)?;
+    Ok((opened, all))
+}
+
+/// Whether all have the same, where that is to be so.
+fn compare(
+    me: u32,
+    own: &Introduction,
+    all: &[Introduction],
+    functions: &Functions,
+) -> Result<(), Error> {
     for (rank, other) in all.iter().enumerate() {
-        let me = group.rank();
         if let Some((what, there, here)) = own.bounds.differ(&other.bounds) {
             let both = format!("{there} in process {rank}, and {here} in process {me}");
             return Err(Error::Setup(format!(
@@ -302,10 +353,7 @@ fn introduce(
             return Err(Error::Setup(format!("process {rank} has {both}")));
         }
     }
-    if all.is_empty() {
-        return Err(Error::Setup("a group of nobody".to_owned()));
-    }
-    Ok(all)
+    Ok(())
 }
 
 fn plugin_of(url: &Address) -> Result<Box<dyn Plugin>, Error> {

@@ -86,3 +86,26 @@ fn functions_that_differ_are_named() {
         );
     }
 }
+
+/// One process fails before it can tell its addresses. The others were not to wait for those.
+#[test]
+fn a_process_that_cannot_be_opened_is_named_by_all_with_its_reason() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("tcp://{}", taken.local_addr().unwrap());
+    let [first, second] =
+        opened([(Fabric::new(), taken.as_str()), (Fabric::new(), "tcp://127.0.0.1")]);
+    assert!(first.starts_with(&taken) && first.contains("in use"), "{first}");
+    assert!(first.contains("one process of a machine"), "{first}");
+    assert_eq!(second, format!("process 0 cannot open its workers: {first}"));
+}
+
+/// Whoever comes second finds it in use.
+#[test]
+fn a_name_that_all_processes_of_a_machine_are_to_have_fails_everywhere() {
+    let name = format!("sm://{}-of-all", std::process::id());
+    let mut said = opened([(Fabric::new(), name.as_str()), (Fabric::new(), name.as_str())]);
+    said.sort_by_key(|it| it.starts_with("process"));
+    let [own, other] = said;
+    assert!(own.starts_with(&name) && own.contains("in use"), "{own}");
+    assert!(other.starts_with("process ") && other.ends_with(&own), "{other}");
+}
