@@ -206,17 +206,15 @@ impl SmContext {
         let heard = match socket.recv(&mut buffer) {
             Ok(Received::Message { len, fds }) => self.heard(peer, &buffer[..len], fds),
             Ok(Received::Nothing) => return false,
-            // No goodbye was said. To a connection that was not accepted there is none.
+            // No goodbye was said, as to one that was not accepted, too ([`Listener::close`]).
             Ok(Received::Closed) => {
                 if connection.is_open()
                     && let Some(watch) = &connection.watch
                 {
                     watch.hung_up();
                 }
-                let lives = connection.watch.as_ref().is_some_and(|watch| watch.alive());
-                let is_refused = lives && connection.phase == Phase::Connecting;
-                let reason = if is_refused { GoneReason::Closed } else { GoneReason::Exited };
-                Err(Error::PeerGone(reason))
+                // Its process may be seen for a while still: the kernel closes what it had open first.
+                Err(Error::PeerGone(GoneReason::Exited))
             }
             Err(error) => Err(error),
         };

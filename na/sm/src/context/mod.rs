@@ -52,7 +52,7 @@ use crate::{
     peers::Peers,
     receive::Intake,
     region::cma::Near,
-    rendezvous::{name::Target, socket::Listener},
+    rendezvous::{name::Target, packet::Packet, socket::Listener},
     wake::Intent,
 };
 
@@ -336,7 +336,10 @@ impl Drop for SmContext {
             fail::point("close");
             self.release(peer, Some(GOODBYE));
         }
-        self.listener = None; // Whoever opens the id next listens in its place.
+        // Whoever opens the id next listens in its place.
+        if let Some(listener) = self.listener.take() {
+            listener.close(&Packet::Refuse(GOODBYE.to_owned()).encode());
+        }
         self.shared.closed(self.id);
     }
 }

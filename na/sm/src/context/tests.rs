@@ -4,6 +4,7 @@ mod few_mappings;
 mod left_behind;
 mod taken_back;
 mod told_later;
+mod unaccepted;
 mod waiting;
 
 use std::{

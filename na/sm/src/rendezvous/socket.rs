@@ -253,6 +253,8 @@ pub(crate) struct Listener {
     socket: OwnedFd,
     /// Any descriptor, to be given up for a refusal.
     reserve: Option<OwnedFd>,
+    /// Whoever has made it keeps it, and serves who waits.
+    is_adopted: bool,
 }
 
 impl Listener {
@@ -267,7 +269,7 @@ impl Listener {
             Err(Errno::EADDRINUSE) => return Err(Error::AddressInUse(name.address(context))),
             Err(error) => return Err(os_error("bind", error)),
         }
-        Self::listen(socket)
+        Self::listen(socket, false)
     }
 
     /// Listens at a socket that this process was started with, bound to context 0 of the name.
@@ -286,14 +288,14 @@ impl Listener {
             return Err(bad_listen_fd(&format!("it is no SOCK_SEQPACKET at @{wanted}")));
         }
         fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|e| os_error("fcntl", e))?;
-        Self::listen(socket)
+        Self::listen(socket, true)
     }
 
     /// Who connects from now on is told that this process listens (`SO_PEERCRED`), whoever did before.
-    fn listen(socket: OwnedFd) -> Result<Self, Error> {
+    fn listen(socket: OwnedFd, is_adopted: bool) -> Result<Self, Error> {
         listen(&socket, BACKLOG).map_err(|e| os_error("listen", e))?;
         let kept = NotInherited::new(socket.as_fd());
-        Ok(Self { _kept: kept, reserve: Some(new_socket()?), socket })
+        Ok(Self { _kept: kept, reserve: Some(new_socket()?), socket, is_adopted })
     }
 
     /// The next connection that waits; `None` when there is none (any more).
@@ -318,6 +320,19 @@ impl Listener {
             }
         }
         Ok(None)
+    }
+
+    /// Listens no more. Whoever waits to be accepted is sent this; a hang-up without a word would be a death.
+    pub(crate) fn close(mut self, word: &[u8]) {
+        if self.is_adopted {
+            return;
+        }
+        // Nobody comes any more.
+        let _closed_it_is_too = shutdown(self.socket.as_raw_fd(), Shutdown::Read);
+        drop(self.reserve.take());
+        while let Ok(socket) = self.accept_now() {
+            let _unheard_is_fine = Socket::from(socket).send(word, &[]);
+        }
     }
 
     fn accept_now(&self) -> Result<OwnedFd, Errno> {
