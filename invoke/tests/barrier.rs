@@ -115,7 +115,20 @@ fn fails_again(url: &str) {
     });
 }
 
+/// Whoever has left it makes no progress any more, until all have.
+fn left_by_all(url: &str) {
+    let have_left = Barrier::new(6);
+    run(url, (3, 2), &Fabric::new(), |worker| {
+        for _ in 0..3 {
+            worker.quiesce().unwrap();
+            have_left.wait();
+        }
+        worker.finish().unwrap();
+    });
+}
+
 over_each_transport! {
+    the_barrier_ends_for_all_though_whoever_has_left_it_makes_no_progress => left_by_all,
     those_that_leave_in_good_order_are_not_gone_until_a_barrier_misses_them => leave_one_by_one,
     whoever_enters_barriers_that_cannot_end_tells_others_once => fails_again,
     the_barrier_hears_of_who_has_ended_before_anybody_called_it => never_called,

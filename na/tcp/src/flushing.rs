@@ -22,6 +22,8 @@ impl TcpContext {
         if self.shared.guard.is_child() {
             return true;
         }
+        // Whoever flushes may make no progress for long, and what was posted is written by the next round only.
+        self.flush_dirty();
         if let FlushStage::Idle = self.flushing.stage {
             self.flushing.stage = FlushStage::Queues(self.links.serial());
         }
