@@ -143,6 +143,8 @@ pub struct Worker {
     caller: Cell<u32>,
     /// The first process that was found gone.
     gone: RefCell<Option<Error>>,
+    /// The first that was missed here, by a call, a result, or whoever was to be told. No barrier fails for it: it may have left behind its end.
+    missed: RefCell<Option<Error>>,
     /// Of `gone`, when another process has told of it: that one.
     heard: Cell<Option<u32>>,
     /// Ends beside this one in the barrier that have said that they leave in good order.
@@ -201,6 +203,7 @@ impl Worker {
             turn: Cell::new(0),
             caller: Cell::new(me),
             gone: RefCell::new(None),
+            missed: RefCell::new(None),
             heard: Cell::new(None),
             leaving: RefCell::default(),
             has_left: RefCell::new(None),
@@ -262,11 +265,18 @@ impl Worker {
         self.is_inside.get().then(|| self.place_of(self.caller.get()))
     }
 
-    /// The first process that was found gone: [`Error::Gone`]. Those that have left in good order ([`Worker::finish`]) are not told of, unless
-    /// a barrier was entered here that they have not.
+    /// The first process that was found gone: [`Error::Gone`]. A worker that was closed while its process lives, in good order ([`Worker::finish`]) or by a
+    /// drop or a panic, counts once it is missed here: by a call, by whoever waits for a result or to be told, or by a barrier that was entered without
+    /// it.
     #[must_use]
     pub fn gone(&self) -> Option<Error> {
-        self.gone.borrow().clone()
+        self.gone.borrow().clone().or_else(|| self.missed.borrow().clone())
+    }
+
+    /// Somebody was to do something for this worker, and is gone.
+    #[cold]
+    fn miss(&self, error: &Error) {
+        self.missed.borrow_mut().get_or_insert_with(|| error.clone());
     }
 
     /// What was called so far leaves, as far as there is room.
@@ -492,8 +502,11 @@ impl Worker {
         } else if !has_closed || self.quiet.borrow().is_beside(end) {
             self.gone.borrow_mut().get_or_insert_with(|| error.clone());
         }
-        notices.into_iter().for_each(|it| it.count(Some(error.clone())));
         let waiting = self.answers.borrow_mut().remove_all(end);
+        if !notices.is_empty() || !waiting.is_empty() {
+            self.miss(&error);
+        }
+        notices.into_iter().for_each(|it| it.count(Some(error.clone())));
         waiting.into_iter().for_each(|it| it.fail(error.clone()));
         let unread = self.unread.borrow_mut().remove_all(end);
         unread.into_iter().for_each(|it| self.tell_of_buffer(it.told, Some(error.clone())));

@@ -292,6 +292,7 @@ impl Worker {
         let ended = self.broadcasts.borrow_mut().end(name, place, failed);
         let Some(Ended { name, failed, notify }) = ended else { return };
         if let Some(synchronizer) = notify {
+            failed.iter().for_each(|error| self.miss(error));
             synchronizer.count(failed);
             return;
         }

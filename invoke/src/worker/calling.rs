@@ -243,7 +243,9 @@ impl Worker {
             ChannelError::TooLong { len, max } => Error::TooLong { len, max },
             ChannelError::NoSuchEnd { .. } => Error::NoSuchPlace(to),
             ChannelError::Gone { reason, .. } => {
-                Error::Gone { process: to.process, why: reason.to_string().into() }
+                let gone = Error::Gone { process: to.process, why: reason.to_string().into() };
+                self.miss(&gone);
+                gone
             }
             other => Error::Setup(other.to_string()),
         }
