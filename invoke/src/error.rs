@@ -6,8 +6,11 @@ use crate::{Place, how::ANY};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// As much waits for this thread, or for all, as may ([`Room`](crate::Room)), or as many results are to come (65,536). Make progress, and call again.
-    #[error("the way to {0} is full: make progress, then call again")]
+    /// As much waits for this thread, or for all, as may ([`Room`](crate::Room)), or as many results (65,536) or transfers (1,024) are to come. Make
+    /// progress, and call again.
+    #[error(
+        "as much waits for {0}, or for all, as may, or 65,536 results or 1,024 transfers are to come: make progress, then call again"
+    )]
     Full(Place),
     /// A function that runs may not wait, nor make progress: what it waits for may wait for it.
     #[error("a function that was called may not wait: let it call with `Room::Queue`, or return")]
@@ -15,7 +18,7 @@ pub enum Error {
     /// The arguments fit in no message: half of the window, or what the transport takes.
     #[error(
         "arguments of {len} bytes are over the limit of {max} bytes, which `Limits::window` and the transport set; longer ones are for \
-         `call_buffer_read`, up to `Fabric::buffer_max`"
+         `call_buffer_read`, and `broadcast_buffer_read`, up to `Fabric::buffer_max`"
     )]
     TooLong {
         /// Bytes of the arguments.
@@ -69,7 +72,9 @@ pub enum Error {
         of_all: bool,
     },
     /// A worker calls in as many groups as it may (1,024) that no barrier has ended.
-    #[error("calls of group {0} would be of one group too many: end another one with its barrier")]
+    #[error(
+        "calls of group {0} would be of one group too many: end another one with its barrier, `quiesce_group`"
+    )]
     TooManyGroups(u32),
     /// Workers wait for different things at once: all of them enter the same barriers in the same order.
     #[error("workers have entered different barriers: {0}")]
@@ -102,7 +107,7 @@ impl Error {
     }
 }
 
-/// A call that was not made, with its arguments.
+/// A call that was not made, with its arguments. Whoever does not need these goes on with the error: `.map_err(|it| it.error)?`.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Refused<A> {

@@ -168,7 +168,9 @@ impl<F: Rpc> Awaits for Shared<F> {
             Status::Returned => codec::Default::decode(bytes).map(|it| Ok(F::unpack_output(it))),
             Status::Failed => codec::Default::decode(bytes).map(|it| Err(Failed::Function(it))),
             Status::Panicked => Ok(Err(Failed::Call(Error::Panicked(from)))),
-            Status::TooLong => Ok(lost("it is longer than a message may be")),
+            Status::TooLong => Ok(lost(
+                "it is longer than half of `Limits::window`, or than a message of the transport",
+            )),
             Status::Unwritable => Ok(lost("it cannot be written")),
             Status::NoRoom => Ok(lost("too many results wait there to travel")),
         };
