@@ -33,6 +33,16 @@ pub enum Error {
         /// Why.
         reason: GoneReason,
     },
+    /// A bound is none that may be.
+    #[error("`Limits::{name}` is {value} bytes: {} {near}", if value < near { "at least" } else { "at most" })]
+    Limit {
+        /// Which one.
+        name: &'static str,
+        /// What it was to be.
+        value: u64,
+        /// The nearest that may be.
+        near: u64,
+    },
     /// The transport refuses.
     #[error(transparent)]
     Transport(#[from] NaError),

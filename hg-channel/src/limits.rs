@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::wire::{HEADER, RECORD};
+use crate::{
+    error::Error,
+    wire::{HEADER, RECORD},
+};
 
 /// Bounds of each channel; the same at all ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,19 +34,20 @@ impl Limits {
     /// ([`Port::over`](crate::Port::over)).
     #[must_use]
     pub fn block(self, bytes: usize) -> Self {
-        Self { block: bytes.clamp(64, BLOCK_MAX), ..self }
+        Self { block: bytes, ..self }
     }
 
-    /// A window of so many bytes: at least two blocks, at most 1 GiB.
+    /// A window of so many bytes: at least two blocks with their heads, at most 1 GiB.
     #[must_use]
     pub fn window(self, bytes: u32) -> Self {
-        Self { window: bytes.min(WINDOW_MAX), ..self }
+        Self { window: bytes, ..self }
     }
 
-    /// Windows are doubled up to so many bytes: none, where that is not twice [`Limits::window`].
+    /// Windows are doubled up to so many bytes, at most 1 GiB: none, where that is not twice [`Limits::window`], and none of a sender with which memory is
+    /// shared.
     #[must_use]
     pub fn widest(self, bytes: u32) -> Self {
-        Self { widest: bytes.min(WINDOW_MAX), ..self }
+        Self { widest: bytes, ..self }
     }
 
     /// Idle connections are closed after this.
@@ -51,11 +55,35 @@ impl Limits {
     pub fn idle(self, after: Duration) -> Self {
         Self { idle: after, ..self }
     }
+
+    /// Whether each is what it may be. A port takes the nearest that may be.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] names the first that is not.
+    pub fn check(&self) -> Result<(), Error> {
+        let near = self.nearest();
+        let is = |value: u64, near: u64, name| match value == near {
+            true => Ok(()),
+            false => Err(Error::Limit { name, value, near }),
+        };
+        is(self.block as u64, near.block as u64, "block")?;
+        is(self.window.into(), near.window.into(), "window")?;
+        is(self.widest.into(), near.widest.into(), "widest")
+    }
+
+    /// The nearest that may be.
+    pub(crate) fn nearest(self) -> Self {
+        let block = self.block.clamp(BLOCK_MIN, BLOCK_MAX);
+        let least = u32::try_from(2 * (block + HEADER + RECORD)).unwrap_or(WINDOW_MAX);
+        let window = self.window.clamp(least, WINDOW_MAX);
+        Self { block, window, widest: self.widest.min(WINDOW_MAX), ..self }
+    }
 }
 
 /// The longest window. Half of all positions are far more.
 pub(crate) const WINDOW_MAX: u32 = 1 << 30;
 /// Bytes by which the windows of an end are longer than at first, together.
 pub(crate) const WIDENED_MAX: u64 = 16 << 20;
-/// Two of them fit in a window.
+/// The shortest block and the longest: two of them fit in a window.
+const BLOCK_MIN: usize = 64;
 const BLOCK_MAX: usize = (WINDOW_MAX / 2) as usize - HEADER - RECORD;

@@ -17,7 +17,7 @@ pub use self::arriving::{Arrived, Batch, Event, Kept};
 use self::link::{Link, Way};
 use crate::{
     error::Error,
-    limits::{Limits, WINDOW_MAX},
+    limits::Limits,
     near::Near,
     outgoing::{Pool, When},
     wire::{HEADER, Positions, RECORD},
@@ -152,9 +152,7 @@ impl<N> Port<N> {
         assert!(me < directory.ends(), "end {me} is none of {}", directory.ends());
         let waiter = context.waiter();
         near.join(me, Arc::clone(&waiter));
-        let limits = limits.block(limits.block).window(limits.window);
-        let least = u32::try_from(2 * (limits.block + HEADER + RECORD)).unwrap_or(WINDOW_MAX);
-        let limits = Limits { window: limits.window.max(least), ..limits };
+        let limits = limits.nearest();
         Self {
             me,
             waiter,

@@ -168,7 +168,7 @@ impl Fabric {
         self
     }
 
-    /// Bounds of the channels. The block and the window are the same in all processes.
+    /// Bounds of the channels: [`Fabric::open`] refuses what may not be. The block and the window are the same in all processes.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.settings.limits = limits;
         self
@@ -183,7 +183,7 @@ impl Fabric {
     }
 
     /// Bytes that wait in one worker to leave for all threads, beyond which [`Room::Queue`](crate::Room::Queue) lets no more wait for each than the
-    /// other choices do, which is two blocks: 64 MiB, and no less than [`Fabric::queue_max`]. So who calls many threads that do not consume has this, and
+    /// other choices do, which is two blocks: 64 MiB, and never less than [`Fabric::queue_max`], which counts in place of a smaller one. So who calls many threads that do not consume has this, and
     /// two blocks for each of them. A call that comes back for it is [`Error::Full`]. Results have as much beside calls: of those that wait for threads
     /// which take none, more are [`Error::Lost`]. Each process has a bound of its own.
     pub fn queue_total(mut self, bytes: u64) -> Self {
@@ -257,6 +257,7 @@ impl Fabric {
     /// What this process has before it knows of the others.
     fn open_contexts(&self, url: &str) -> Result<Opened, Error> {
         let setup = |error: hg_na::Error| of_url(url, &error);
+        self.settings.limits.check().map_err(|error| Error::Setup(error.to_string()))?;
         let address = Address::new(url).map_err(setup)?;
         let domain = plugin_of(&address)?.open(&address, &self.options).map_err(setup)?;
         let ids = self.threads.checked_add(self.services);
@@ -371,7 +372,19 @@ fn plugin_of(url: &Address) -> Result<Box<dyn Plugin>, Error> {
     ];
     let scheme = url.scheme();
     let mut takers = plugins.into_iter().filter(|plugin| plugin.schemes().contains(&scheme));
-    takers
-        .next()
-        .ok_or_else(|| Error::Setup(format!("no transport of this build takes `{scheme}://`")))
+    takers.next().ok_or_else(|| {
+        Error::Setup(format!(
+            "no transport of this build takes `{scheme}://`{}",
+            of_feature(scheme)
+        ))
+    })
+}
+
+/// What would bring a transport.
+fn of_feature(scheme: &str) -> &'static str {
+    match scheme {
+        "verbs" => ": the feature `verbs` of `hydrargyrum-invoke` brings it",
+        "visor" => ": the feature `visor` of `hydrargyrum-invoke` brings it",
+        _ => "",
+    }
 }

@@ -160,16 +160,21 @@ fn with_mixed_choices(url: &str) {
 /// Of more bytes than a message may have.
 fn long_blocks(url: &str) {
     const COUNT: u64 = 30_000;
-    let runs = run(url, (2, 1), &fabric().limits(Limits::default().block(1 << 20)), |worker| {
-        let other = Place { process: 1 - worker.place().process, thread: 0 };
-        for number in 0..COUNT {
-            worker.call(other, note, (0, number)).unwrap();
-        }
-        worker.quiesce().unwrap();
-        let run = RUN.with_borrow_mut(std::mem::take);
-        worker.finish().unwrap();
-        run
-    });
+    let runs = run(
+        url,
+        (2, 1),
+        &fabric().limits(Limits::default().block(1 << 20).window(3 << 20)),
+        |worker| {
+            let other = Place { process: 1 - worker.place().process, thread: 0 };
+            for number in 0..COUNT {
+                worker.call(other, note, (0, number)).unwrap();
+            }
+            worker.quiesce().unwrap();
+            let run = RUN.with_borrow_mut(std::mem::take);
+            worker.finish().unwrap();
+            run
+        },
+    );
     for run in runs {
         assert!(run.into_iter().eq((0..COUNT).map(|number| (0, number))), "each once, in order");
     }

@@ -87,6 +87,37 @@ fn functions_that_differ_are_named() {
     }
 }
 
+#[test]
+fn bounds_that_may_not_be_are_named_by_all() {
+    let bad = [
+        ("`Limits::block` is 10 bytes: at least 64", Limits::default().block(10)),
+        ("`Limits::window` is 100 bytes: at least 8224", Limits::default().window(100)),
+        (
+            "`Limits::window` is 4000000000 bytes: at most 1073741824",
+            Limits::default().window(4_000_000_000),
+        ),
+        (
+            "`Limits::widest` is 4000000000 bytes: at most 1073741824",
+            Limits::default().widest(4_000_000_000),
+        ),
+    ];
+    for (why, limits) in bad {
+        let [first, second] =
+            opened([(Fabric::new().limits(limits), "sm://"), (Fabric::new(), "sm://")]);
+        assert_eq!(first, why);
+        assert_eq!(second, format!("process 0 cannot open its workers: {why}"));
+    }
+}
+
+#[cfg(not(feature = "verbs"))]
+#[test]
+fn a_transport_that_a_feature_would_bring_is_told_with_its_name() {
+    let said = opened([(Fabric::new(), "verbs://"), (Fabric::new(), "sm://")]);
+    for said in said {
+        assert!(said.contains("`verbs://`: the feature `verbs` of"), "{said}");
+    }
+}
+
 /// One process fails before it can tell its addresses. The others were not to wait for those.
 #[test]
 fn a_process_that_cannot_be_opened_is_named_by_all_with_its_reason() {

@@ -102,7 +102,7 @@ fn differing(url: &str) {
 
 /// Records of 64 bytes at most, which why it fails is longer than; whoever has found it stays until all were told.
 fn differing_in_small_windows(url: &str) {
-    let (small, told) = (Limits::default().block(64).window(0), AtomicU64::new(0));
+    let (small, told) = (Limits::default().block(64).window(160), AtomicU64::new(0));
     run(url, (3, 1), &fabric().limits(small), |worker| {
         let ended = match worker.place().process {
             2 => worker.quiesce(),

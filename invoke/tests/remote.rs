@@ -273,7 +273,7 @@ fn broken_tree(url: &str) {
 
 /// Records of 64 bytes at most, which what names memory is longer than: it is said so, and nothing stays allocated.
 fn small_windows(url: &str) {
-    let small = Limits::default().block(64).window(0);
+    let small = Limits::default().block(64).window(160);
     run(url, (2, 2), &fabric().limits(small), |worker| {
         let others = || worker.everybody().filter(|it| *it != worker.place());
         worker.quiesce().unwrap();

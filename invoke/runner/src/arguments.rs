@@ -51,7 +51,8 @@ pub(crate) struct Arguments {
     /// A thread looks for what it is called after so many calls of its own.
     #[arg(long, default_value_t = 256, value_name = "CALLS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) every: u64,
-    /// Transport between processes: sm://, tcp://HOST, ofi+...
+    /// Transport between processes: sm://, tcp://HOST, sm+tcp://HOST (shared memory inside a machine), ofi+...; without a port or a name, which several
+    /// processes of a machine cannot share.
     #[arg(long, default_value = "sm://")]
     pub(crate) url: String,
     /// A setting of the transport.
@@ -63,12 +64,15 @@ pub(crate) struct Arguments {
     /// Bytes of calls that are on their way to one thread.
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().window)]
     window: u32,
-    /// What that is doubled up to, at a receiver that has run all that came while its sender has more and shares no memory with it.
+    /// What that is doubled up to, at a receiver that has run all that came while its sender has more; nothing where they share memory (sm://).
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().widest)]
     widest: u32,
     /// Bytes of calls that wait for one thread, with `--full queue`.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     queue_max: u64,
+    /// Bytes of calls that wait for all threads, with `--full queue`; --queue-max at least.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    queue_total: u64,
     /// Prints one JSON object a thread, and one for all of them last.
     #[arg(long)]
     pub(crate) json: bool,
@@ -169,6 +173,17 @@ impl Arguments {
         if self.size < payload::LONG && matches!(self.kind, Kind::Buffer | Kind::Read) {
             return bad("size", format!("at least {} bytes of a buffer", payload::LONG));
         }
+        let default = Limits::default();
+        let each = [
+            ("block", default.block(self.block).window(1 << 30)),
+            ("window", default.block(self.block).window(self.window)),
+            ("widest", default.widest(self.widest)),
+        ];
+        for (name, limits) in each {
+            if let Err(why) = limits.check() {
+                return bad(name, why.to_string());
+            }
+        }
         let longest = (self.window as usize / 2).saturating_sub(BESIDE);
         if self.size > longest && self.kind != Kind::Read {
             let why = format!("{} bytes are over half of a window: --window", self.size);
@@ -189,16 +204,21 @@ impl Arguments {
         plot::check(file).map_err(|error| RunnerError::Plot(file.clone(), error).into())
     }
 
+    fn limits(&self) -> Limits {
+        Limits::default().block(self.block).window(self.window).widest(self.widest)
+    }
+
     /// How the workers of this process are opened.
     pub(crate) fn fabric(&self) -> Result<Fabric, Error> {
-        let limits = Limits::default().block(self.block).window(self.window).widest(self.widest);
         let packing = match self.packing {
             Packed::Trad => Packing::Trad,
             Packed::Ovfl => Packing::Ovfl,
             Packed::Plain => Packing::Plain,
         };
-        let fabric = Fabric::new().threads(self.threads.get()).packing(packing).limits(limits);
-        let fabric = fabric.queue_max(self.queue_max).buffer_max(self.size as u64);
+        let fabric = Fabric::new().threads(self.threads.get()).packing(packing);
+        let fabric = fabric.limits(self.limits());
+        let fabric = fabric.queue_max(self.queue_max).queue_total(self.queue_total);
+        let fabric = fabric.buffer_max(self.size as u64);
         let mut fabric = payload::register(fabric, self.size)?;
         for setting in &self.setting {
             let Some((name, value)) = setting.split_once('=') else {

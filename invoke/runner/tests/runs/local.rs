@@ -136,6 +136,12 @@ fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
         ("2 --duration=-1", "--duration: not between 0 and "),
         ("2 --duration=NaN", "--duration: not between 0 and "),
         ("2 --setting bound", "--setting: `bound` is not NAME=VALUE"),
+        ("2 --block 10", "--block: `Limits::block` is 10 bytes: at least 64"),
+        ("2 --window 100", "--window: `Limits::window` is 100 bytes: at least 8224"),
+        (
+            "2 --widest 4000000000",
+            "--widest: `Limits::widest` is 4000000000 bytes: at most 1073741824",
+        ),
         ("2 --url nothing://", "--url: no transport of this build takes `nothing://`"),
         ("2 --url tcp://127.0.0.1 --setting sleep=well", "sleep"),
         ("2 --plot /nowhere/at/all.svg", "--plot: /nowhere/at/all.svg cannot be written: "),
@@ -164,6 +170,18 @@ fn bad_arguments_give_one_clear_sentence_and_start_nothing() {
         let is_one = outcome.err.lines().count() == 1 && outcome.err.contains("--help` says");
         assert!(is_one && outcome.err.starts_with("invoke-runner: "), "{}", outcome.err);
     }
+}
+
+/// The first has it, and the others cannot be opened.
+#[test]
+fn a_name_for_several_processes_of_a_machine_is_an_error_of_all() {
+    let _watchdog = watchdog::Watchdog::start();
+    let name = format!("sm://{}-of-all", std::process::id());
+    let outcome = local(&format!("3 --url {name}"));
+    assert_eq!((outcome.code, outcome.out.as_str()), (Some(1), ""), "{}", outcome.all());
+    let said = |words: &str| outcome.err.matches(words).count();
+    assert!(said("one process of a machine only") >= 1, "{}", outcome.err);
+    assert!(said("cannot open its workers: ") >= 1, "{}", outcome.err);
 }
 
 #[test]
