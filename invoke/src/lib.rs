@@ -102,6 +102,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # State
+//! A function is no closure: what it works on lies in a `static`, or in a `thread_local!`, which is one worker's, since functions run in the thread that makes progress of their
+//! worker. A service thread ([`Fabric::services`]) has its own.
+//!
+//! [`Worker::memory_of`] finds memory that others have allocated here. A [`Buffer`] of one's own ([`Worker::allocate`]) it does not find: its owner keeps it where
+//! the functions find it, in a `thread_local!` as well, and they compare its [`Buffer::locator`] if there are several.
+//!
+//! # Calls that are refused
+//! Calls with choices ([`Worker::call_with`] and others) come back with their arguments: [`Refused`]. Where these are not needed, `.map_err(|it| it.error)?` goes on with the [`Error`]. After
+//! [`Error::Full`] a worker makes progress and calls again. A function may not: by [`Room::Queue`] it has [`Fabric::queue_max`], and what is refused beyond that it keeps in its state,
+//! for its worker to call when it has made progress.
+//!
 //! # Barriers
 //! No worker may skip one that others enter: it is waited for. A thread that cannot go on drops its worker, which its panic does, or ends the job: the
 //! others' barriers then end with [`Error::Gone`].
