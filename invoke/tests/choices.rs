@@ -39,7 +39,7 @@ fn fabric() -> Fabric {
 
 /// Blocks that calls of 16 bytes make: the first 120, which the window takes before the receiver begins, and 1001.
 fn blocks(url: &str, packing: Packing) -> (u64, u64) {
-    let small = fabric().packing(packing).limits(Limits::default().block(1024).window(2048));
+    let small = fabric().packing(packing).limits(Limits::default().block(1024).window(2080));
     let has_called = AtomicBool::new(false);
     let blocks = run(url, (2, 1), &small, |worker| {
         // They are connected before.

@@ -31,13 +31,14 @@ fn dropped(url: &str, miss: impl Fn(&Worker, Place) -> Error + Sync) {
             return;
         }
         has_ended.wait();
-        if worker.place().process == 1 {
-            let missed = miss(&worker, dead);
-            assert!(matches!(missed, Error::Gone { process: 2, .. }), "{missed:?}");
-            assert_eq!(worker.gone(), Some(missed));
-        }
-        // It is the other's parent in the tree.
+        let missed = (worker.place().process == 1).then(|| miss(&worker, dead));
+        let gone = worker.gone();
+        // Neither is gone to the other before.
         is_missed.wait();
+        if let Some(missed) = missed {
+            assert!(matches!(missed, Error::Gone { process: 2, .. }), "{missed:?}");
+            assert_eq!(gone, Some(missed));
+        }
     });
 }
 

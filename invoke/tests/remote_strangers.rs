@@ -44,6 +44,9 @@ struct Introduction {
     buffer_max: u64,
 }
 
+/// An introduction, or why there is none.
+type Told = Result<Introduction, String>;
+
 fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = vec![0; codec::Default::size(value).unwrap()];
     codec::Default::encode(value, &mut bytes).unwrap();
@@ -79,7 +82,7 @@ impl Stranger {
         };
         let domain = domain.unwrap();
         let mut contexts: Vec<_> = (0..threads).map(|it| domain.context(it).unwrap()).collect();
-        let own = encoded(&Introduction {
+        let own = encoded(&Told::Ok(Introduction {
             token: [7; 16],
             functions: functions(),
             threads,
@@ -90,10 +93,10 @@ impl Stranger {
             window: 256 << 10,
             queue_max: 16 << 20,
             buffer_max: 64 << 20,
-        });
+        }));
         let all = Process(1, 2, meeting).all_gather(&own).unwrap();
-        let all: Vec<Introduction> =
-            all.iter().map(|it| codec::Default::decode(it).unwrap()).collect();
+        let all = all.iter().map(|it| codec::Default::decode::<Told>(it).unwrap());
+        let all = all.collect::<Result<Vec<_>, _>>().unwrap();
         let addresses = all.iter().flat_map(|it| &it.addresses);
         let addresses = addresses.map(|it| Address::new(it).unwrap()).collect();
         let directory = Arc::new(Directory::new(all[0].token, addresses));

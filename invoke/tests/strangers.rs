@@ -38,6 +38,9 @@ struct Introduction {
     buffer_max: u64,
 }
 
+/// An introduction, or why there is none.
+type Told = Result<Introduction, String>;
+
 /// An end of process 1 that speaks for itself; process 0 has one worker.
 fn stranger(meeting: &Meeting) -> Port<()> {
     stranger_of(meeting, 16 << 20, Limits::default())
@@ -47,7 +50,7 @@ fn stranger_of(meeting: &Meeting, queue_max: u64, limits: Limits) -> Port<()> {
     let domain =
         hg_na_sm::SmPlugin.open(&Address::new("sm://").unwrap(), &OpenOptions::listening());
     let context = domain.unwrap().context(0).unwrap();
-    let own = Introduction {
+    let own = Told::Ok(Introduction {
         token: [7; 16],
         functions: vec![square::wire_id().0],
         threads: 1,
@@ -58,11 +61,12 @@ fn stranger_of(meeting: &Meeting, queue_max: u64, limits: Limits) -> Port<()> {
         window: limits.window,
         queue_max,
         buffer_max: 64 << 20,
-    };
+    });
     let mut bytes = vec![0; codec::Default::size(&own).unwrap()];
     codec::Default::encode(&own, &mut bytes).unwrap();
     let all = Process(1, 2, meeting).all_gather(&bytes).unwrap();
-    let all: Vec<Introduction> = all.iter().map(|it| codec::Default::decode(it).unwrap()).collect();
+    let all = all.iter().map(|it| codec::Default::decode::<Told>(it).unwrap());
+    let all = all.collect::<Result<Vec<_>, _>>().unwrap();
     let addresses = all.iter().map(|it| Address::new(&it.addresses[0]).unwrap()).collect();
     let directory = Arc::new(Directory::new(all[0].token, addresses));
     Port::new(1, context, directory, Near::new(1, 1), limits)
@@ -266,7 +270,7 @@ fn nothing_runs_that_a_stranger_has_sent_behind_what_no_worker_sends() {
 fn answered(queue_max: u64, call: impl Fn(u64) -> (u32, Vec<u8>) + Sync, why: &str) -> (u64, u64) {
     let _watchdog = Watchdog::start();
     let (meeting, is_over) = (Meeting::default(), AtomicBool::new(false));
-    let limits = Limits::default().window(8192);
+    let limits = Limits::default().window(8224);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut port = stranger_of(&meeting, queue_max, limits);
