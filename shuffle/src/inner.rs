@@ -229,14 +229,15 @@ impl Inner {
         Ok(buffer)
     }
 
-    /// A batch of this rank's messages to itself. `Err`: it is given back if it may be tried again; otherwise it was
-    /// counted, and dropped.
-    pub(crate) fn push_own_batch(&self, batch: Chunk) -> Result<(), (Error, Option<Chunk>)> {
+    /// A batch of this rank's messages to itself. `Err`: it was counted, and dropped.
+    pub(crate) fn push_own_batch(&self, batch: Chunk) -> Result<(), Error> {
         let sent = &self.sent[self.routes.me() as usize];
-        self.mail.push_own_batch(batch, sent).map_err(|(not_taken, batch)| match not_taken {
-            NotTaken::Gone => (self.error(), None),
-            NotTaken::Full => (self.own_is_full(), Some(batch)),
-        })
+        self.mail.push_own_batch(batch, sent).map_err(|Gone| self.error())
+    }
+
+    /// A buffer for such a batch, where there is room for one.
+    pub(crate) fn own_buffer(&self) -> Result<Vec<u8>, Error> {
+        self.mail.own_buffer().ok_or_else(|| self.own_is_full())
     }
 
     /// The same without waiting.
@@ -323,13 +324,20 @@ impl Inner {
         if self.overflow.bytes() > 0 { self.give_way() } else { Ok(()) }
     }
 
+    /// What was taken in a callback goes in any case; others let what callbacks have sent go first.
+    pub(crate) fn let_callbacks_go_first(&self) {
+        if self.overflow.bytes() > 0 && !self.overflow.is_callback() {
+            self.call_back();
+            self.overflow.wait_until_empty();
+        }
+    }
+
     /// Messages of callbacks wait for room: those of others wait for them, and a callback's own if they are too many.
     #[cold]
     fn give_way(&self) -> Result<(), Error> {
         // The engine's thread makes the progress meanwhile.
         if !self.overflow.is_callback() {
-            self.call_back();
-            self.overflow.wait_until_empty();
+            self.let_callbacks_go_first();
         } else if self.overflow.bytes() > self.options.callback_bytes_max as u64 {
             self.call_back();
             self.overflow.wait_for_room().map_err(|(waited, bytes)| Error::CallbackFull {
@@ -379,10 +387,9 @@ impl Inner {
         }));
     }
 
-    /// What waits for others is refused inside of an inline delivery: it would wait for itself.
-    pub(crate) fn refuse_inline(&self) -> Result<(), Error> {
-        let is_inside = self.options.deliver_inline && self.overflow.is_callback();
-        if is_inside { Err(Error::Closed) } else { Ok(()) }
+    /// What waits for others is refused in a callback: they may wait for what it keeps.
+    pub(crate) fn refuse_in_callback(&self) -> Result<(), Error> {
+        if self.overflow.is_callback() { Err(Error::Closed) } else { Ok(()) }
     }
 
     /// A thread that sends has sent a batch: takes what has come meanwhile, so that nobody is woken for it.

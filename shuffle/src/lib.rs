@@ -24,9 +24,9 @@
 //! `examples/` has whole programs: a histogram, a sort, and word counts over files.
 //!
 //! # Threads
-//! A [`Shuffle`] is used from any number of threads. It has a thread for each of its two engines, one for delivery and
-//! one that sends batches which have waited long enough. A thread that waits for room in a queue makes the progress of that
-//! queue's engine meanwhile.
+//! A [`Shuffle`] is used from any number of threads. It has a thread for its engine, one for delivery unless that is inline, and
+//! one that sends batches which have waited long enough. A thread that waits for room in a queue makes the engine's progress
+//! meanwhile.
 //!
 //! The fast way is a [`Sender`] for each thread that sends much ([`Shuffle::sender`]: a lock for each batch, not for each
 //! message), and [`Options::deliver_inline`] where the callback does not block: then a thread that sends delivers what has

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    hop::add_one,
+    hop::{Gone, add_one},
     inbox::{Amount, Chunk, Inbox},
     lock::{locked, wait},
     message::{Message, Messages},
@@ -256,21 +256,21 @@ impl Mail {
         lingers
     }
 
-    /// A batch of such messages, to be delivered without waiting for more. `Err`: it was given back, or counted as what is
-    /// not delivered any more.
-    pub(crate) fn push_own_batch(
-        &self,
-        batch: Chunk,
-        count: &AtomicU64,
-    ) -> Result<(), (NotTaken, Chunk)> {
+    /// A buffer for [`Mail::push_own_batch`]. `None`: deliveries themselves have sent more than will ever find room.
+    pub(crate) fn own_buffer(&self) -> Option<Vec<u8>> {
         let mut state = locked(&self.state);
-        if state.inbox.exceeds(self.callback_max) && state.is_here() {
-            return Err((NotTaken::Full, batch));
-        }
+        let is_full = state.inbox.exceeds(self.callback_max) && state.is_here();
+        (!is_full).then(|| state.inbox.buffer())
+    }
+
+    /// A batch of such messages, to be delivered without waiting for more. `Err`: it was counted as what is not delivered any
+    /// more.
+    pub(crate) fn push_own_batch(&self, batch: Chunk, count: &AtomicU64) -> Result<(), Gone> {
+        let mut state = locked(&self.state);
         count.fetch_add(u64::from(batch.messages), Ordering::Relaxed);
         if state.end.is_some() {
             state.inbox.strand(&batch);
-            return Err((NotTaken::Gone, batch));
+            return Err(Gone);
         }
         let end = state.inbox.push_own_chunk(batch);
         state.inbox.note_waiting(self.delivered());
@@ -323,12 +323,9 @@ impl Mail {
         None
     }
 
-    /// Waits until all that is here now was delivered. In a delivery it would wait for itself: `false`.
-    pub(crate) fn flush(&self) -> bool {
+    /// Waits until all that is here now was delivered; in a delivery it would wait for itself.
+    pub(crate) fn flush(&self) {
         let mut state = locked(&self.state);
-        if state.is_here() {
-            return false;
-        }
         let target = state.inbox.pushed();
         state.wants(target);
         state.flushes += 1;
@@ -336,7 +333,6 @@ impl Mail {
         self.begin();
         self.wait_for_delivered(target);
         locked(&self.state).flushes -= 1;
-        true
     }
 
     /// The same inside of a bound.
@@ -409,9 +405,9 @@ impl Mail {
         state.inbox.pushed() - self.delivered()
     }
 
-    /// Messages delivered, ever, if one is being delivered now. `None`: none is, or somebody holds the lock.
+    /// Messages delivered, ever, if one is being delivered now.
     pub(crate) fn delivering(&self) -> Option<u64> {
-        let state = self.state.try_lock().ok()?;
+        let state = locked(&self.state);
         state.inbox.is_delivering().then(|| self.delivered())
     }
 
@@ -560,4 +556,40 @@ pub(crate) fn deliver_all(
         }
     };
     catch_unwind(AssertUnwindSafe(all)).is_ok()
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_message_that_is_being_delivered_is_seen_also_while_others_have_the_lock() {
+        let _watchdog = watchdog::Watchdog::start();
+        let max = Amount { messages: 8, bytes: 1 << 20 };
+        let mail = Mail::new((max, 0, 0), (0, Duration::ZERO), (false, false));
+        assert_eq!(mail.delivering(), None);
+        let message = Message { kind: 0, source: 0, to: 0, bytes: b"one" };
+        mail.push_own(&message, None).unwrap();
+        let _chunk = mail.next(None).unwrap();
+        let ends = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (begins, begun) = channel();
+            let (ends, mail) = (&ends, &mail);
+            scope.spawn(move || {
+                begins.send(()).unwrap();
+                while !ends.load(Ordering::Relaxed) {
+                    let state = locked(&mail.state);
+                    thread::yield_now();
+                    drop(state);
+                }
+            });
+            begun.recv().unwrap();
+            let is_seen = (0..1000).all(|_| mail.delivering() == Some(0));
+            ends.store(true, Ordering::Relaxed);
+            assert!(is_seen);
+        });
+    }
 }

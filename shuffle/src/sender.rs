@@ -31,12 +31,16 @@ use crate::{
 /// moved(shuffle.sender());
 /// # }
 /// ```
+/// In a callback that drops its handle, or flushes it, all that it has taken goes, also beyond
+/// [`Options::callback_bytes_max`]: a batch that is begun is handed over, and none is begun beyond that limit.
+///
 /// Messages of one handle to one rank arrive in order. Between them and those that the same thread sends otherwise, or by
 /// another handle, there is no order.
 ///
 /// [`Shuffle::enqueue`]: crate::Shuffle::enqueue
 /// [`Shuffle::sender`]: crate::Shuffle::sender
 /// [`Options::linger`]: crate::Options::linger
+/// [`Options::callback_bytes_max`]: crate::Options::callback_bytes_max
 pub struct Sender<'s> {
     inner: &'s Inner,
     /// By hop; the last one is for this rank itself.
@@ -61,14 +65,6 @@ impl Loading {
     #[inline]
     fn is_full(&self) -> bool {
         reaches((self.batch.payload, self.batch.bytes.len() - self.head), self.target)
-    }
-
-    /// Takes the last message out again.
-    fn take_back(&mut self, len: usize, payload: usize) {
-        let batch = &mut self.batch;
-        batch.bytes.truncate(batch.bytes.len() - len);
-        batch.payload -= payload;
-        batch.messages -= 1;
     }
 }
 
@@ -106,16 +102,15 @@ impl<'s> Sender<'s> {
             self.begin(at)?;
         }
         let loading = &mut self.loading[at];
-        let message = Message { kind, source: inner.routes.me(), to, bytes };
-        loading.batch.push(&message);
-        if loading.is_full() { self.hand_over_with(at, &message) } else { Ok(()) }
+        loading.batch.push(&Message { kind, source: inner.routes.me(), to, bytes });
+        if loading.is_full() { self.hand_over(at) } else { Ok(()) }
     }
 
     /// Hands all batches over, full or not; returns when they are queued for their next hops. What the shuffle's own
     /// flushes wait for comes behind this.
     ///
     /// # Errors
-    /// The same as those of [`Sender::enqueue`].
+    /// [`Error::Failed`], [`Error::Closed`]: what was taken is accounted for.
     pub fn flush(&mut self) -> Result<(), Error> {
         let mut ended = Ok(());
         for at in 0..self.loading.len() {
@@ -137,48 +132,32 @@ impl<'s> Sender<'s> {
         Ok(())
     }
 
-    /// A batch begins.
+    /// A batch begins: only where it will be handed over. A callback is refused here, or not at all.
     #[cold]
     fn begin(&mut self, at: usize) -> Result<(), Error> {
-        self.inner.check_open()?;
+        let inner = self.inner;
+        inner.check_open()?;
+        inner.give_way_if()?;
         let loading = &mut self.loading[at];
+        let Some(hop) = inner.hops.get(at) else {
+            loading.batch.bytes = inner.own_buffer()?;
+            return Ok(());
+        };
         if loading.batch.bytes.len() < loading.head || loading.batch.bytes.capacity() == 0 {
-            loading.batch.bytes = match self.inner.hops.get(at) {
-                Some(hop) => hop.new_buffer(),
-                None => self.inner.mail.buffer(),
-            };
+            loading.batch.bytes = hop.new_buffer();
         }
         Ok(())
     }
 
-    /// Hands a batch over that this message has filled; it is taken back if the batch stays here.
+    /// Hands a batch over. `Err`: its messages were dropped and counted.
     #[inline(never)]
-    fn hand_over_with(&mut self, at: usize, last: &Message<'_>) -> Result<(), Error> {
-        let ended = self.hand_over(at);
-        let loading = &mut self.loading[at];
-        if ended.is_err() && loading.batch.messages > 0 {
-            loading.take_back(last.len(), last.bytes.len());
-        }
-        ended
-    }
-
-    /// Hands a batch over. `Err`: it stays here, or its messages were dropped and counted.
     fn hand_over(&mut self, at: usize) -> Result<(), Error> {
         let inner = self.inner;
-        inner.give_way_if()?;
+        inner.let_callbacks_go_first();
         let batch = &mut self.loading[at].batch;
         let Some(hop) = inner.hops.get(at) else {
             let Loaded { bytes, messages, .. } = std::mem::take(batch);
-            return match inner.push_own_batch(Chunk { bytes, messages }) {
-                Ok(()) => Ok(()),
-                Err((error, kept)) => {
-                    if let Some(Chunk { bytes, messages }) = kept {
-                        let payload = bytes.len() - messages as usize * crate::message::HEAD;
-                        *batch = Loaded { bytes, payload, messages };
-                    }
-                    Err(error)
-                }
-            };
+            return inner.push_own_batch(Chunk { bytes, messages });
         };
         batch.bytes = inner.push_batch(hop, std::mem::take(batch))?;
         inner.help_along();

@@ -77,7 +77,7 @@ pub enum Flush {
 /// What becomes of messages that are still queued at a shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Shutdown {
-    /// They are delivered first.
+    /// They are delivered first. What callbacks send while that is so may be dropped; it is counted.
     Drain,
     /// They are dropped.
     Drop,
@@ -175,14 +175,14 @@ impl Shuffle {
     /// Waits until what is here now has left. Local: messages may wait in others.
     ///
     /// # Errors
-    /// [`Error::Failed`]; [`Error::Closed`], also for [`Flush::Delivery`] inside of a delivery, and for any in one that is
-    /// inline.
+    /// [`Error::Failed`]; [`Error::Closed`], also inside of a delivery.
     pub fn flush(&self, what: Flush) -> Result<(), Error> {
-        self.inner.refuse_inline()?;
+        self.inner.refuse_in_callback()?;
         let lane = match what {
             Flush::Delivery => {
                 self.inner.call_back();
-                return if self.inner.mail.flush() { self.check() } else { Err(Error::Closed) };
+                self.inner.mail.flush();
+                return self.check();
             }
             Flush::Origin => Lane::Origin,
             Flush::Relay => Lane::Relay,
@@ -217,10 +217,10 @@ impl Shuffle {
     /// Waits until all ranks have come here. Collective.
     ///
     /// # Errors
-    /// [`Error::Failed`], on all ranks. [`Error::Closed`] inside of an inline delivery.
+    /// [`Error::Failed`], on all ranks. [`Error::Closed`] inside of a delivery.
     pub fn barrier(&self) -> Result<(), Error> {
         let inner = &self.inner;
-        inner.refuse_inline()?;
+        inner.refuse_in_callback()?;
         let map = inner.routes.map();
         let leader = map.ranks_of(inner.routes.node())[0];
         let engine = &self.side.engine;

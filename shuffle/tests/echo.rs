@@ -129,12 +129,17 @@ fn echo(map: &str, options: &Options, deliveries: u64) {
     assert!(seconds.is_some() || sum.1 >= deliveries);
 }
 
+/// For a minute as the step `echo` of `./check`.
 #[test]
-fn two_ranks_that_echo_every_message_never_stand_still() {
-    for map in ["1x2", "1+1"] {
-        echo(map, &options(), 400_000);
-        echo(map, &inline(options()), 400_000);
-    }
+fn two_ranks_of_one_node_that_echo_every_message_never_stand_still() {
+    echo("1x2", &options(), 400_000);
+}
+
+#[test]
+fn two_ranks_that_echo_every_message_over_a_network_or_inline_never_stand_still() {
+    echo("1x2", &inline(options()), 400_000);
+    echo("1+1", &options(), 400_000);
+    echo("1+1", &inline(options()), 400_000);
 }
 
 #[test]
@@ -195,11 +200,17 @@ fn callbacks_that_send_ever_more_are_told_that_there_is_no_room() {
 }
 
 #[test]
-fn an_inline_callback_is_refused_what_would_wait_for_itself_and_may_look_at_the_account() {
+fn a_callback_is_refused_what_would_wait_for_itself_and_may_look_at_the_account() {
+    for options in [options(), inline(options())] {
+        waits_in_a_callback(&options);
+    }
+}
+
+fn waits_in_a_callback(options: &Options) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     run("1x2", |group| {
         let seen = Arc::clone(&seen);
-        let shuffle = with_itself(&group, inline(options()), move |shuffle, delivery| {
+        let shuffle = with_itself(&group, options.clone(), move |shuffle, delivery| {
             let waits = (shuffle.flush(Flush::Origin), shuffle.flush_all(), shuffle.barrier());
             let balanced = shuffle.account().delivered;
             seen.lock().unwrap().push((delivery.source, waits, balanced));
@@ -216,6 +227,57 @@ fn an_inline_callback_is_refused_what_would_wait_for_itself_and_may_look_at_the_
             matches!(waits, (Err(Error::Closed), Err(Error::Closed), Err(Error::Closed))),
             "{waits:?}"
         );
+    }
+}
+
+/// The callback of rank 0 sends by a handle of its own until it is refused, and lets that go; the other rank takes nothing in before.
+fn sender_in_a_callback(map: &str, options: Options) {
+    let (told, full) = (Arc::new(Mutex::new(None)), Arc::new(Flag::default()));
+    let accounts = run(map, |group| {
+        let (size, me, mut is_first) = (group.map().size(), group.rank(), true);
+        let (told, is_full) = (Arc::clone(&told), Arc::clone(&full));
+        let shuffle = with_itself(&group, options.clone(), move |shuffle, _| {
+            if me > 0 {
+                assert!(is_full.wait(watchdog::LIMIT));
+            } else if std::mem::replace(&mut is_first, false) {
+                let (mut sender, mut taken) = (shuffle.sender(), 0);
+                let refused = loop {
+                    match sender.enqueue(1 % size, 0, &[1; 100]) {
+                        Ok(()) => taken += 1,
+                        Err(refused) => break refused,
+                    }
+                };
+                drop(sender);
+                *told.lock().unwrap() = Some((taken, refused));
+                is_full.raise();
+            }
+        });
+        if me == 0 {
+            shuffle.enqueue(0, 0, b"begin").unwrap();
+        }
+        shuffle.flush_all().unwrap();
+        // What callbacks have sent while that was delivered.
+        shuffle.flush_all().unwrap();
+        let account = shuffle.account();
+        end(shuffle);
+        account
+    });
+    let (taken, refused) = told.lock().unwrap().take().unwrap();
+    assert!(matches!(refused, Error::CallbackFull { .. }), "{map}: {refused:?}");
+    let sum = |count: fn(&hg_shuffle::Account) -> u64| accounts.iter().map(count).sum::<u64>();
+    let sent = sum(|account| account.sent.iter().sum());
+    assert_eq!((sent, sum(|account| account.delivered)), (taken + 1, taken + 1), "{map}");
+}
+
+#[test]
+fn what_a_sender_has_taken_in_a_callback_arrives_also_if_it_is_dropped_where_no_room_is_left() {
+    let mut small = options();
+    (small.lobuftarget, small.rbuftarget) = (1000, 1000);
+    (small.deliverq_max, small.deliverq_bytes_max) = (16, 16 << 10);
+    (small.callback_bytes_max, small.callback_patience) = (64 << 10, Duration::from_millis(50));
+    for map in ["1x1", "1x2", "1+1"] {
+        sender_in_a_callback(map, small.clone());
+        sender_in_a_callback(map, inline(small.clone()));
     }
 }
 

@@ -195,7 +195,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| assert!(mail.deliver_now(b"the only one", 1)));
             begun.recv().unwrap();
-            scope.spawn(|| assert!(mail.flush()));
+            scope.spawn(|| mail.flush());
             watchdog::until("it waits", || !locked(&mail.state).targets.is_empty());
             release.send(()).unwrap();
         });
