@@ -47,7 +47,8 @@ impl Sent {
 pub(crate) struct Hop {
     pub(crate) rank: u32,
     pub(crate) lane: Lane,
-    from: From,
+    /// How this rank calls that one.
+    pub(crate) from: From,
     engine: hg::Engine,
     peer: hg::Peer,
     /// Bytes in front of a batch: the head of its message. A batch at least so long is sent from where it was written;

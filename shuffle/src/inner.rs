@@ -49,6 +49,7 @@ use crate::{
 /// A shuffle.
 pub(crate) struct Inner {
     pub(crate) name: String,
+    /// How this rank calls itself.
     pub(crate) from: From,
     pub(crate) options: Options,
     pub(crate) routes: Routes,
@@ -506,7 +507,7 @@ impl Inner {
     async fn call_arrive(&self, hop: Option<u32>) -> Result<(), Gone> {
         let hop = &self.hops[hop.ok_or(Gone)? as usize];
         let (engine, peer) = hop.ends();
-        engine.call(arrive, peer, (self.from,)).await.map_err(|_| Gone)
+        engine.call(arrive, peer, (hop.from,)).await.map_err(|_| Gone)
     }
 
     /// The threads have nothing left to do.

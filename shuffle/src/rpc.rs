@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Hop, message::Malformed, route::Came};
 
-/// Which shuffle.
+/// Which shuffle, and which two of its ranks: see `secret.rs`.
 pub(crate) type Id = [u64; 2];
 
-/// In front of everything: which shuffle, and who calls.
+/// In front of everything: in which shuffle, and who calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct From {
-    /// Random, from rank 0: who has not met the ranks does not know it.
+    /// Of this rank and the called one: who has not met the ranks does not know it.
     pub(crate) shuffle: Id,
     pub(crate) rank: u32,
 }

@@ -1,13 +1,15 @@
 //! What only the ranks of a job know of a shuffle: rank 0 draws it, and the job hands it round.
 
+use blake2::{Blake2s256, Digest as _};
+
 use crate::{Error, Group, rpc::Id};
 
 /// The same on all ranks. Never printed.
 pub(crate) struct Secret {
-    /// Who calls with it belongs to the shuffle.
-    pub(crate) id: Id,
+    /// What the ids of pairs are made of. No message has it.
+    seed: [u8; SEED],
     /// Of the network.
-    pub(crate) key: [u8; 32],
+    pub(crate) key: [u8; KEY],
 }
 
 impl Secret {
@@ -19,22 +21,26 @@ impl Secret {
             getrandom::fill(&mut own).map_err(failed)?;
         }
         let drawn = group.share(&own).map_err(Error::Setup)?;
-        let drawn = drawn.as_slice().try_into();
-        let drawn = drawn
-            .map_err(|_| Error::Setup("rank 0 runs another version of the shuffle".to_owned()))?;
-        Ok(Self::of(drawn))
+        let Some((seed, key)) = drawn.split_first_chunk() else { return Err(other_version()) };
+        let key = key.try_into().map_err(|_| other_version())?;
+        Ok(Self { seed: *seed, key })
     }
 
-    fn of(drawn: &[u8; LEN]) -> Self {
-        let mut words = drawn
-            .chunks_exact(8)
-            .map(|word| word.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)));
-        let id = [(); 2].map(|()| words.next().unwrap_or_default());
-        let mut key = [0; 32];
-        key.copy_from_slice(&drawn[ID_LEN..]);
-        Self { id, key }
+    /// What one rank calls another one with: who has overheard it knows nothing that a third one takes.
+    pub(crate) fn id(&self, from: u32, to: u32) -> Id {
+        let [from, to] = [from, to].map(u32::to_be_bytes);
+        let hash = Blake2s256::new().chain_update(self.seed).chain_update(from).chain_update(to);
+        let digest = hash.finalize();
+        let (words, _) = digest.as_chunks::<8>();
+        [u64::from_be_bytes(words[0]), u64::from_be_bytes(words[1])]
     }
 }
 
-const ID_LEN: usize = 16;
-const LEN: usize = ID_LEN + 32;
+fn other_version() -> Error {
+    Error::Setup("rank 0 runs another version of the shuffle".to_owned())
+}
+
+const SEED: usize = 32;
+const KEY: usize = 32;
+/// Bytes that rank 0 shares.
+pub(crate) const LEN: usize = SEED + KEY;

@@ -97,11 +97,12 @@ impl Shuffle {
     ) -> Result<Self, Error> {
         options.check()?;
         let routes = Routes::new(group.map(), group.rank());
-        let Secret { id, key } = Secret::share(group)?;
-        let side = Arc::new(open_side(&routes, &options, key)?);
+        let secret = Secret::share(group)?;
+        let side = Arc::new(open_side(&routes, &options, secret.key)?);
         let addresses = exchange(group, name, &routes, &side.engine)?;
         let in_flight: [Arc<AtomicU64>; 3] = Default::default();
-        let from = From { shuffle: id, rank: routes.me() };
+        let me = routes.me();
+        let from = From { shuffle: secret.id(me, me), rank: me };
         let is_failed = Arc::new(AtomicBool::new(false));
         // Who calls back inline is who makes room.
         let patience =
@@ -111,10 +112,10 @@ impl Shuffle {
             let (is_failed, overflow) = (Arc::clone(&is_failed), Arc::clone(&overflow));
             Shared { in_flight, is_failed, overflow }
         });
-        let hops = make_hops(from, &routes, &options, &side, &addresses, &shared)?;
+        let hops = make_hops(&secret, &routes, &options, &side, &addresses, &shared)?;
         let of = (routes, Arc::clone(&side));
         let inner = Arc::new(Inner::new((name, from), options, of, hops, shared));
-        side.serve(&inner)?;
+        side.serve(&inner, &secret)?;
         let mut shuffle = Self { inner, side, threads: Vec::new(), delivery: None };
         shuffle.start(deliver)?;
         // Nobody sends before everybody serves.
@@ -224,15 +225,16 @@ impl Shuffle {
         let map = inner.routes.map();
         let leader = map.ranks_of(inner.routes.node())[0];
         let engine = &self.side.engine;
-        let address = if leader == inner.routes.me() {
-            engine.lookup(transport::addresses(engine)[0])
+        let (address, from) = if leader == inner.routes.me() {
+            (engine.lookup(transport::addresses(engine)[0]), inner.from)
         } else {
-            Ok(*inner.hops[inner.table.origin[0].unwrap_or(0) as usize].ends().1)
+            let hop = &inner.hops[inner.table.origin[0].unwrap_or(0) as usize];
+            (Ok(*hop.ends().1), hop.from)
         };
         let peer = address.map_err(|error| Error::Setup(error.to_string()))?;
         // The engine's thread makes the progress meanwhile.
         inner.call_back();
-        match block_on(engine.call(arrive, &peer, (inner.from,))) {
+        match block_on(engine.call(arrive, &peer, (from,))) {
             Ok(()) => self.check(),
             Err(error) => {
                 // Whoever is at fault: everybody is told, by this rank or by one that knows better.
@@ -328,7 +330,7 @@ impl Shuffle {
         for hop in self.inner.hops.iter().filter(|hop| hop.lane != Lane::Relay) {
             let (weak, (rank, lane)) = (Arc::downgrade(&self.inner), (hop.rank, hop.lane));
             let (engine, peer) = (hop.ends().0.clone(), *hop.ends().1);
-            let from = self.inner.from;
+            let from = hop.from;
             let task = async move {
                 let ended = engine.call(watch, &peer, (from,)).await;
                 let Some(inner) = weak.upgrade() else { return };
@@ -505,7 +507,7 @@ fn exchange(
 }
 
 fn make_hops(
-    from: From,
+    secret: &Secret,
     routes: &Routes,
     options: &Options,
     side: &Side,
@@ -530,6 +532,7 @@ fn make_hops(
         let waker = side.ready().waker(index);
         let shared = shared[lane as usize].clone();
         let ends = (side.engine.clone(), peer);
+        let from = From { shuffle: secret.id(routes.me(), rank), rank: routes.me() };
         hops.push(Hop::new((rank, lane), from, ends, queue, waker, shared));
         Ok(index)
     };

@@ -14,6 +14,7 @@ use std::{
     },
 };
 
+use blake2::{Blake2s256, Digest as _};
 use common::{Thread, keeping, run};
 use hg_job::NodeMap;
 use hg_shuffle::{Flush, Group, Options, Shutdown};
@@ -131,10 +132,12 @@ impl Overheard {
 }
 
 impl Overheard {
-    /// What rank 0 has drawn for this shuffle.
-    fn id(&self) -> [u64; 2] {
+    /// What is heard of a rank that calls another one.
+    fn id(&self, (from, to): (u32, u32)) -> [u64; 2] {
         let said = self.said.lock().unwrap();
-        let (words, _) = said[0].as_chunks::<8>();
+        let all = [&said[0][..32], &from.to_be_bytes(), &to.to_be_bytes()].concat();
+        let digest = Blake2s256::digest(all);
+        let (words, _) = digest.as_chunks::<8>();
         [u64::from_be_bytes(words[0]), u64::from_be_bytes(words[1])]
     }
 }
@@ -208,7 +211,66 @@ fn who_knows_port_and_name_can_neither_end_nor_feed_a_shuffle() {
 #[test]
 fn who_has_overheard_the_id_comes_in_without_a_key_neither_nor_over_another_connection() {
     for options in [options(), without_a_key()] {
-        beside_a_stranger(&options, |group| attack(&group.addresses(), &[group.id()]));
+        beside_a_stranger(&options, |group| {
+            attack(&group.addresses(), &[(0, 1), (1, 0), (0, 0), (1, 1)].map(|pair| group.id(pair)))
+        });
+    }
+}
+
+/// What is heard at one rank helps nobody to another one, also where the real one has not called yet.
+#[test]
+fn who_has_overheard_other_ranks_takes_nobody_s_place_also_if_it_comes_first() {
+    let believed = AtomicU64::new(0);
+    let ambush = |group: &Overheard| {
+        let addresses = group.addresses();
+        for (target, heard) in [(0, [(0, 1), (1, 1)]), (1, [(1, 0), (0, 0)])] {
+            let ids = heard.map(|pair| group.id(pair));
+            believed.fetch_add(attack(&addresses[target..=target], &ids), Ordering::Relaxed);
+        }
+    };
+    run("1+1", |group| {
+        let group = Ambushed { group: Overheard::new(group), ambush };
+        let (shuffle, delivered) = keeping(&group, without_a_key());
+        let other = 1 - group.rank();
+        (0..100).for_each(|number| shuffle.enqueue(other, number, b"real").unwrap());
+        shuffle.flush_all().unwrap();
+        let delivered = std::mem::take(&mut *delivered.lock().unwrap());
+        assert_eq!(delivered.len(), 100);
+        assert!(delivered.iter().all(|(source, _, bytes)| *source == other && bytes == b"real"));
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
+    assert_eq!(believed.into_inner(), 0);
+}
+
+/// A rank where somebody else calls all of them first: they serve, and none has called.
+struct Ambushed<F> {
+    group: Overheard,
+    ambush: F,
+}
+
+impl<F: Fn(&Overheard)> Group for Ambushed<F> {
+    fn rank(&self) -> u32 {
+        self.group.rank()
+    }
+
+    fn map(&self) -> Arc<NodeMap> {
+        self.group.map()
+    }
+
+    fn share(&self, own: &[u8]) -> Result<Vec<u8>, String> {
+        self.group.share(own)
+    }
+
+    fn exchange(&self, peers: &[u32], own: &[u8]) -> Result<BTreeMap<u32, Arc<[u8]>>, String> {
+        self.group.exchange(peers, own)
+    }
+
+    fn barrier(&self) -> Result<(), String> {
+        self.group.barrier()?;
+        if self.rank() == 0 {
+            (self.ambush)(&self.group);
+        }
+        self.group.barrier()
     }
 }
 
@@ -268,7 +330,7 @@ fn whichever_url_names_a_network_it_has_a_key_that_strangers_lack() {
             if group.rank() == 0 {
                 let engine =
                     hg::builder().setting("routing", "off").open("tcp://127.0.0.1").unwrap();
-                let from = From { shuffle: group.id(), rank: 1 };
+                let from = From { shuffle: group.id((1, 0)), rank: 1 };
                 let addresses = group.addresses();
                 assert!(!addresses.is_empty(), "{local}, {network}");
                 for address in addresses {

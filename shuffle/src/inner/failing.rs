@@ -28,7 +28,7 @@ impl Inner {
         }
         for hop in self.hops_to_tell(rank) {
             let (engine, peer) = hop.ends();
-            drop(engine.notify(failed, peer, (self.from, rank, lane, why.clone())));
+            drop(engine.notify(failed, peer, (hop.from, rank, lane, why.clone())));
         }
     }
 
@@ -42,7 +42,7 @@ impl Inner {
             .map(|hop| {
                 let (engine, peer) = hop.ends();
                 let options = CallOptions::within(within);
-                engine.call_with(failed, peer, (self.from, rank, lane, why.clone()), options)
+                engine.call_with(failed, peer, (hop.from, rank, lane, why.clone()), options)
             })
             .collect();
         // Those that are gone themselves need not hear it.

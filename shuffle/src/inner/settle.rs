@@ -73,7 +73,7 @@ impl Inner {
                 .map(|hop| {
                     let (engine, peer) = hop.ends();
                     let left = limit.saturating_duration_since(Instant::now());
-                    engine.call_with(over, peer, (self.from, lane), CallOptions::within(left))
+                    engine.call_with(over, peer, (hop.from, lane), CallOptions::within(left))
                 })
                 .collect();
             // One that is gone meanwhile need not hear it.

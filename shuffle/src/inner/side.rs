@@ -20,26 +20,29 @@ use crate::{
     Error,
     hop::{Gone, Ready},
     lock::locked,
-    rpc::{From, Refused, arrive, batch, failed, over, watch},
+    rpc::{From, Id, Refused, arrive, batch, failed, over, watch},
+    secret::Secret,
     transport::{self, Transport},
     turns::Turns,
 };
 
-/// The connections by which the ranks that may call here do so: each by that of its first call with the shuffle's id.
-#[derive(Debug)]
-struct Callers(FxHashMap<u32, OnceLock<Peer>>);
+/// The connections by which the ranks that may call here do so: each by that of its first call with the id that it has for this
+/// rank, and nobody has heard before.
+struct Callers(FxHashMap<u32, (Id, OnceLock<Peer>)>);
 
 impl Callers {
-    fn of(inner: &Inner) -> Self {
+    fn of(inner: &Inner, secret: &Secret) -> Self {
         let hops = inner.hops.iter().map(|hop| hop.rank);
         // The leader of a node calls itself.
         let ranks = hops.chain([inner.routes.me()]);
-        Self(ranks.map(|rank| (rank, OnceLock::new())).collect())
+        let id = |rank| secret.id(rank, inner.routes.me());
+        Self(ranks.map(|rank| (rank, (id(rank), OnceLock::new()))).collect())
     }
 
     /// Whether this is the rank's connection.
-    fn is(&self, rank: u32, peer: Peer) -> bool {
-        self.0.get(&rank).is_some_and(|bound| *bound.get_or_init(|| peer) == peer)
+    fn is(&self, from: From, peer: Peer) -> bool {
+        let bound = self.0.get(&from.rank).filter(|(id, _)| *id == from.shuffle);
+        bound.is_some_and(|(_, bound)| *bound.get_or_init(|| peer) == peer)
     }
 }
 
@@ -118,14 +121,14 @@ impl Side {
     }
 
     /// Serves what the ranks call that this one is connected to.
-    pub(crate) fn serve(&self, inner: &Arc<Inner>) -> Result<(), Error> {
+    pub(crate) fn serve(&self, inner: &Arc<Inner>, secret: &Secret) -> Result<(), Error> {
         let engine = &self.engine;
-        let callers = Arc::new(Callers::of(inner));
+        let callers = Arc::new(Callers::of(inner, secret));
         let of = || {
             let (weak, callers) = (Arc::downgrade(inner), Arc::clone(&callers));
             move |request: &Request, from: From| {
-                let inner = weak.upgrade().filter(|inner| inner.from.shuffle == from.shuffle);
-                inner.filter(|_| callers.is(from.rank, request.origin())).ok_or(Refused::Unknown)
+                let inner = weak.upgrade().ok_or(Refused::Unknown)?;
+                callers.is(from, request.origin()).then_some(inner).ok_or(Refused::Unknown)
             }
         };
         let (batches, arrivals, watches, failures, ends) = (of(), of(), of(), of(), of());

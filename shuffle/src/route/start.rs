@@ -9,6 +9,7 @@ use hg_job::{
 };
 
 use super::Routes;
+use crate::secret;
 
 /// What the start costs a process, counted from the map: connections, frames and bytes that it sends, addresses that it passes
 /// on, and what waits at it. How frames are filled follows from their order, so some of it has a least and a most.
@@ -45,7 +46,7 @@ impl Start {
         let nodes: Vec<u32> = (0..map.size()).map(|rank| map.node_of(rank)).collect();
         let (map, equal) = (Arc::new(map.clone()), ranks_of_each(&nodes));
         let peers = |rank| peers(&map, equal, rank);
-        let (shared, value) = (SECRET, ADDRESS);
+        let (shared, value) = (secret::LEN, ADDRESS);
         let start = hg_job::simulate::Start { nodes: &nodes, shared, value, peers: &peers };
         start.expected(ranks).into_iter().map(Self).collect()
     }
@@ -69,7 +70,7 @@ impl SimulatedStart {
     pub fn run(map: &NodeMap, seed: u64) -> Self {
         let mut run = Simulation::join(map.size(), seed, |rank| map.node_of(rank));
         assert_eq!(run.nodes(), map.nodes(), "all have joined");
-        run.share(&[0; SECRET]);
+        run.share(&[0; secret::LEN]);
         assert_eq!(run.ended(), u64::from(map.size()), "all have the secret");
         let map = Arc::new(map.clone());
         let peers = |rank| Routes::new(Arc::clone(&map), rank).peers();
@@ -178,9 +179,8 @@ fn at_most(most: u64) -> Bounds {
     Bounds { least: 0, most }
 }
 
-/// Bytes of a rank's addresses, about, and of what rank 0 shares.
+/// Bytes of a rank's addresses, about.
 const ADDRESS: usize = 64;
-const SECRET: usize = 48;
 
 #[cfg(test)]
 mod tests {
