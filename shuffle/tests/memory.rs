@@ -8,7 +8,7 @@ mod common;
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     sync::{
-        Arc, Barrier, Mutex,
+        Arc, Barrier, Mutex, OnceLock, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -16,7 +16,7 @@ use std::{
 
 use common::run;
 use hg_job::NodeMap;
-use hg_shuffle::{Delivery, Error, Group as _, Options, Shuffle, Shutdown};
+use hg_shuffle::{Delivery, Error, Group as _, Options, Shuffle, Shutdown, route::Plan};
 
 /// Bytes of the process that are allocated.
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -182,6 +182,109 @@ fn messages_of_16_mib_are_bounded_in_bytes_at_each_hop() {
     at_each_hop(16 << 20);
 }
 
+/// A relay in front of a receiver that takes nothing in: what waits at it for good, by the account of the rank that sends to it.
+#[test]
+fn what_waits_at_a_relay_is_no_more_than_the_plan_says() {
+    let options = options();
+    let (gate, together) = (Arc::new(Mutex::new(())), Barrier::new(3));
+    run("1+2", |group| {
+        let (me, inside) = (group.rank(), Arc::clone(&gate));
+        let deliver = move |_: Delivery<'_>| drop(inside.lock().unwrap());
+        let shuffle = Shuffle::new(&group, "relay", options.clone(), deliver).unwrap();
+        together.wait();
+        if me == 0 {
+            let held = gate.lock().unwrap();
+            let mut waiting = None;
+            let message = [1; 1000];
+            fill(&shuffle, 2, &message, Way::Try, || {
+                let ways = shuffle.account().ways;
+                let way = ways.iter().find(|way| way.waiting > 0).unwrap();
+                waiting = Some((way.rank, way.waiting * (message.len() + HEAD) as u64));
+                drop(held);
+            });
+            let (relay, bytes) = waiting.unwrap();
+            let plan = Plan::new(&group.map(), &options);
+            let most = plan.processes()[relay as usize].backlog_bytes;
+            let said = format!("{bytes} wait at rank {relay}, which was to be {most} at most");
+            assert!(bytes <= most, "{said}");
+            // It is full.
+            assert!(bytes >= options.rmaxbytes as u64, "{said}");
+        }
+        together.wait();
+        shuffle.flush_all().unwrap();
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
+}
+
+/// Every rank sends to every rank, and every message is sent back, until many times what the queues hold has been; what is alive at most.
+fn echo(map: &str, options: &Options, bounds: Bounds) {
+    let (size, most, over) = (
+        map.parse::<NodeMap>().unwrap().size(),
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (together, delivered) = (Barrier::new(size as usize), Arc::new(AtomicUsize::new(0)));
+    run(map, |group| {
+        let place = Arc::new(OnceLock::<Weak<Shuffle>>::new());
+        let (given, over) = (Arc::clone(&place), Arc::clone(&over));
+        let (peak, count, is_over) = (Arc::clone(&most), Arc::clone(&delivered), Arc::clone(&over));
+        let deliver = move |delivery: Delivery<'_>| {
+            let Some(shuffle) = given.wait().upgrade() else { return };
+            peak.fetch_max(LIVE.load(Ordering::Relaxed), Ordering::Relaxed);
+            let bytes = delivery.bytes.len() + HEAD;
+            let so_far = count.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            if so_far > ECHOED * bounds.taken {
+                is_over.store(true, Ordering::Relaxed);
+            }
+            if !is_over.load(Ordering::Relaxed) {
+                shuffle.enqueue(delivery.source, 0, delivery.bytes).unwrap();
+            }
+        };
+        let shuffle = Arc::new(Shuffle::new(&group, "echo", options.clone(), deliver).unwrap());
+        place.set(Arc::downgrade(&shuffle)).unwrap();
+        together.wait();
+        let before = LIVE.load(Ordering::Relaxed);
+        together.wait();
+        while !over.load(Ordering::Relaxed) {
+            for to in 0..size {
+                shuffle.enqueue(to, 0, &[1; 1000]).unwrap();
+            }
+        }
+        shuffle.flush_all().unwrap();
+        shuffle.flush_all().unwrap();
+        together.wait();
+        let held = most.load(Ordering::Relaxed).saturating_sub(before);
+        assert!(held <= bounds.held, "{map}: {held} held, {bounds:?}");
+        let mut shared = shuffle;
+        let shuffle = loop {
+            match Arc::try_unwrap(shared) {
+                Ok(shuffle) => break shuffle,
+                Err(still) => shared = still,
+            }
+            std::thread::yield_now();
+        };
+        shuffle.shutdown(Shutdown::Drain).unwrap();
+    });
+}
+
+/// What the queues hold, both ends of them, and as much again that callbacks have answered and is not gone yet.
+#[test]
+fn ranks_that_echo_every_message_hold_no_more_than_their_queues() {
+    let mut options = options();
+    (options.lomaxbytes, options.rmaxbytes, options.lrmaxbytes) = (64 << 10, 64 << 10, 64 << 10);
+    options.deliverq_bytes_max = 64 << 10;
+    for inline in [false, true] {
+        options.deliver_inline = inline;
+        for (map, ranks, queues) in [("1x2", 2, 1), ("1+1", 2, 1), ("2x2", 4, 3)] {
+            let queue = (64 << 10) + 2 * options.lobuftarget.max(options.rbuftarget);
+            let taken = ranks * (queues * queue + ranks * (64 << 10));
+            echo(map, &options, Bounds { taken, held: 3 * taken + SLACK });
+        }
+    }
+}
+
+/// How often what all queues hold is echoed.
+const ECHOED: usize = 50;
 /// Bytes in front of each message of a batch.
 const HEAD: usize = 16;
 /// What engines and buffers kept for batches to come take, whatever waits.

@@ -11,7 +11,7 @@ use std::sync::{
 };
 
 use common::run;
-use hg_shuffle::{Delivery, Options, Shuffle, Shutdown};
+use hg_shuffle::{Delivery, Group as _, Options, Shuffle, Shutdown};
 use nix::sys::resource::{UsageWho, getrusage};
 
 /// Messages of each rank, a quarter of them to itself.
@@ -52,4 +52,32 @@ fn a_long_run_of_single_messages_switches_threads_for_batches_only() {
         }
         shuffle.shutdown(Shutdown::Drain).unwrap();
     });
+}
+
+/// A callback that is slower than its sender: its room, of 1000 messages, is full all the time. Who waits for room is woken when half of it is
+/// free, so all ranks together switch a few times for 500 messages; one in eight would be sixty times.
+#[test]
+fn who_sends_to_a_slow_callback_is_woken_for_batches_only() {
+    const SLOW: u32 = 40_000;
+    let together = Barrier::new(2);
+    let mut options = Options::default();
+    options.deliverq_max = 1000;
+    for to in [0, 1] {
+        run("1x2", |group| {
+            let deliver = |_: Delivery<'_>| {
+                (0..500).for_each(|_| std::hint::spin_loop());
+            };
+            let shuffle = Shuffle::new(&group, "slow", options.clone(), deliver).unwrap();
+            together.wait();
+            let before = switches();
+            if group.rank() == 0 {
+                (0..SLOW).for_each(|number| shuffle.enqueue(to, number, &[1; 32]).unwrap());
+            }
+            shuffle.flush_all().unwrap();
+            let switched = switches() - before;
+            assert!(switched < u64::from(SLOW) / 8, "{switched} switches for {SLOW} messages");
+            println!("to rank {to}: {switched} switches for {SLOW} messages");
+            shuffle.shutdown(Shutdown::Drain).unwrap();
+        });
+    }
 }
