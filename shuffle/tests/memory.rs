@@ -245,11 +245,18 @@ fn echo(map: &str, options: &Options, bounds: Bounds) {
         together.wait();
         let before = LIVE.load(Ordering::Relaxed);
         together.wait();
-        while !over.load(Ordering::Relaxed) {
-            for to in 0..size {
-                shuffle.enqueue(to, 0, &[1; 1000]).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..SENDERS {
+                scope.spawn(|| {
+                    let mut sender = shuffle.sender();
+                    while !over.load(Ordering::Relaxed) {
+                        for to in 0..size {
+                            sender.enqueue(to, 0, &[1; 1000]).unwrap();
+                        }
+                    }
+                });
             }
-        }
+        });
         shuffle.flush_all().unwrap();
         shuffle.flush_all().unwrap();
         together.wait();
@@ -277,12 +284,16 @@ fn ranks_that_echo_every_message_hold_no_more_than_their_queues() {
         options.deliver_inline = inline;
         for (map, ranks, queues) in [("1x2", 2, 1), ("1+1", 2, 1), ("2x2", 4, 3)] {
             let queue = (64 << 10) + 2 * options.lobuftarget.max(options.rbuftarget);
-            let taken = ranks * (queues * queue + ranks * (64 << 10));
-            echo(map, &options, Bounds { taken, held: 3 * taken + SLACK });
+            // One batch of each thread loads, and one waits, for each hop and for itself.
+            let batches = SENDERS * (queues + 1) * 2 * options.lobuftarget;
+            let taken = ranks * (queues * queue + ranks * (64 << 10) + batches);
+            echo(map, &options, Bounds { taken, held: 2 * taken + SLACK });
         }
     }
 }
 
+/// Threads of each rank that send.
+const SENDERS: usize = 2;
 /// How often what all queues hold is echoed.
 const ECHOED: usize = 50;
 /// Bytes in front of each message of a batch.

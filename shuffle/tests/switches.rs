@@ -76,7 +76,6 @@ fn who_sends_to_a_slow_callback_is_woken_for_batches_only() {
             shuffle.flush_all().unwrap();
             let switched = switches() - before;
             assert!(switched < u64::from(SLOW) / 8, "{switched} switches for {SLOW} messages");
-            println!("to rank {to}: {switched} switches for {SLOW} messages");
             shuffle.shutdown(Shutdown::Drain).unwrap();
         });
     }
