@@ -77,6 +77,19 @@ fn long_messages_stand_beside_two_copies_of_them() {
 }
 
 #[test]
+fn between_imitated_nodes_it_stands_in_the_same_figures() {
+    let runner = runner();
+    let words = ["shuffle", "--nodes", "2x2", "--seconds", "0.05", "--repetitions", "1"];
+    let own = ["--no-mpi", "--runner", runner.to_str().expect("a path that is text")];
+    let lines = lines(&[&words[..], &own].concat());
+    let ours: Vec<_> = lines.iter().filter_map(|line| line["figure"].as_str()).collect();
+    for figure in ["shuffle_batched", "shuffle_unbatched"] {
+        assert!(ours.contains(&figure), "{lines:?}");
+    }
+    assert!(lines.iter().all(|line| line["median"].as_f64() > Some(0.0)), "{lines:?}");
+}
+
+#[test]
 fn each_run_beside_busy_loops_is_a_line_and_the_slowest_stands_beside_the_median() {
     let runner = runner();
     let words = ["shuffle", "--ranks", "2", "--seconds", "0.05", "--repetitions", "3", "--busy"];

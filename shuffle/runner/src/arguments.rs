@@ -32,6 +32,9 @@ pub(crate) struct Arguments {
     /// With --plan: also simulates the start of the job, and counts what its processes send.
     #[arg(long, requires = "plan", conflicts_with = "json")]
     pub(crate) simulate: bool,
+    /// Prints what it costs to make and check a message of --size bytes, without a shuffle, and ends.
+    #[arg(long, conflicts_with_all = ["local", "plan"])]
+    pub(crate) self_check: bool,
     /// Messages that each rank sends.
     #[arg(long, default_value_t = 100_000, conflicts_with = "duration")]
     pub(crate) count: u64,
@@ -214,9 +217,6 @@ impl Arguments {
         if !self.exponent().is_finite() || self.exponent() < 0.0 {
             return bad("exponent", format!("{} is not 0 or more", self.exponent()));
         }
-        if self.size > MESSAGE_MAX {
-            return bad("size", format!("{} bytes are over the limit of {MESSAGE_MAX}", self.size));
-        }
         self.nodes.as_ref().map_or(Ok(()), |nodes| nodes.check_size(size))?;
         Ok(self.options()?.check()?)
     }
@@ -255,6 +255,19 @@ impl Arguments {
         self.target.unwrap_or(0)
     }
 
+    /// Whether there is a message to be checked in.
+    pub(crate) fn check_size(&self) -> Result<(), Error> {
+        if self.size < PAYLOAD_MIN {
+            let why = format!("at least {PAYLOAD_MIN} bytes: a number, an origin and a checksum");
+            return Err(Error::Argument("size", why));
+        }
+        if self.size > MESSAGE_MAX {
+            let why = format!("{} bytes are over the limit of {MESSAGE_MAX}", self.size);
+            return Err(Error::Argument("size", why));
+        }
+        Ok(())
+    }
+
     fn is_inline(&self) -> bool {
         let may_be = self.delay == 0 && self.shuffle.deliverq_threshold == 0;
         self.delivery.map_or(may_be, |by| by == DeliveryBy::Inline)
@@ -275,10 +288,7 @@ impl Arguments {
 
     /// The shuffle's options.
     pub(crate) fn options(&self) -> Result<Options, Error> {
-        if self.size < PAYLOAD_MIN {
-            let why = format!("at least {PAYLOAD_MIN} bytes: a number, an origin and a checksum");
-            return Err(Error::Argument("size", why));
-        }
+        self.check_size()?;
         let given = &self.shuffle;
         let target = |target: usize| if given.unbatched { 0 } else { target };
         let mut options = usual();

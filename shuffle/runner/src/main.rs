@@ -51,6 +51,12 @@ impl Program for Arguments {
     type Error = Error;
 
     fn alone(&self) -> Result<Option<ExitCode>, Error> {
+        if self.self_check {
+            self.check_size()?;
+            let text = report::of_checks(payload::cost(self.size), self.size);
+            say::unless_closed(write!(std::io::stdout(), "{text}")).map_err(Error::Print)?;
+            return Ok(Some(ExitCode::SUCCESS));
+        }
         let Some(map) = &self.plan else {
             // Threads take this over, and so do ranks.
             signal::hold()?;

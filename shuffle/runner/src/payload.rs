@@ -8,6 +8,8 @@
 //! |     16 |    8 | time     | nanoseconds of the machine's clock; where there is room     |
 //! |     24 |      | filling  | the same in all messages of a rank                          |
 
+use std::hint::black_box;
+
 use hdrhistogram::Histogram;
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
@@ -144,6 +146,25 @@ impl Reader {
     }
 }
 
+/// Nanoseconds that it takes to make a message and to check it, between which it is copied as on its way: the least of several runs.
+pub(crate) fn cost(size: usize) -> f64 {
+    let count = (COST_BYTES / size as u64).clamp(COST_COUNT_MIN, COST_COUNT_MAX);
+    let (mut writer, mut reader) = (Writer::new(size, (0, 1)), Reader::new(1));
+    let mut batch = Vec::with_capacity(size);
+    let runs = (0..COST_RUNS).map(|_| {
+        let begin = nanoseconds();
+        for _ in 0..count {
+            batch.clear();
+            batch.extend_from_slice(writer.next(0));
+            reader.take(0, TIMED_RUN, black_box(&batch));
+        }
+        (nanoseconds() - begin) as f64 / count as f64
+    });
+    let least = runs.fold(f64::INFINITY, f64::min);
+    assert_eq!(reader.wrong, Wrong::default(), "what was made is whole");
+    least
+}
+
 /// For times in nanoseconds, to one part in a hundred: all ranks' are brought together, so they are kept short.
 pub(crate) fn latencies() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX, 2).expect("constants are valid bounds")
@@ -210,6 +231,11 @@ fn nanoseconds() -> u64 {
 
 /// Bytes from which on the filling has a sum of its own.
 const SHORT: usize = 256;
+/// Of one run of [`cost`]: bytes, and messages at least and at most; and runs.
+const COST_BYTES: u64 = 64 << 20;
+const COST_COUNT_MIN: u64 = 10;
+const COST_COUNT_MAX: u64 = 200_000;
+const COST_RUNS: u32 = 5;
 /// Odd, so that multiplying by it loses nothing; of the golden ratio, so that it spreads every bit.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 /// A minute.

@@ -350,6 +350,11 @@ const HEAD: &str = "\
 batches by kind of queue; latency from `enqueue` to the callback, of a sample; processor time of a message; RSS: the most so far
  rank   messages/s      MB/s    origin   network     relay   p50 us   p90 us   p99 us   max us  cpu ns  RSS KiB  lost repeated corrupted";
 
+/// What it costs to make and check a message, in nanoseconds.
+pub(crate) fn of_checks(cost: f64, size: usize) -> String {
+    format!("{cost:.1} ns to make and check a message of {size} bytes\n")
+}
+
 /// What `--plan --json` prints: of each figure the least and the most of a process.
 pub(crate) fn of_plan(plan: &Plan) -> String {
     let figure = |figure: fn(&Process) -> u64| {

@@ -147,6 +147,44 @@ fn a_plan_in_json_has_the_least_and_the_most_of_each_figure() {
 }
 
 #[test]
+fn a_plan_says_no_less_than_a_simulation_of_its_start_counts() {
+    let outcome = run(RUNNER, &["--plan", "80x16", "--simulate"], &[]);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.all());
+    assert!(outcome.out.starts_with("1280 ranks on 80 nodes"), "{}", outcome.all());
+    let (plan, simulated) = outcome.out.split_once("the start, simulated:").unwrap();
+    let number = |line: &str, from_end: usize| -> u64 {
+        line.split_whitespace().rev().nth(from_end).unwrap().parse().unwrap()
+    };
+    let (_, start) = plan.split_once("the start costs the busiest process:").unwrap();
+    let figures: Vec<&str> = simulated.lines().skip(1).collect();
+    assert_eq!(figures.len(), 6, "{simulated}");
+    for counted in figures {
+        let name = counted[..34].trim_end();
+        let planned = start.lines().find(|line| line.starts_with(name)).expect(name);
+        // The busiest process's, in both.
+        let (counted, planned) = (number(counted, 1), number(planned, 0));
+        assert!(counted > 0 && counted <= planned, "{name}: {counted}, {planned}");
+    }
+    assert!(plan.contains("messages of others that wait, MiB"), "{plan}");
+}
+
+#[test]
+fn what_it_costs_to_make_and_check_a_message_is_printed_with_its_unit() {
+    for size in ["32", "4096"] {
+        let outcome = run(RUNNER, &["--self-check", "--size", size], &[]);
+        let rest = format!(" ns to make and check a message of {size} bytes\n");
+        let cost = outcome.out.strip_suffix(&rest).and_then(|cost| cost.parse::<f64>().ok());
+        assert!(cost.is_some_and(|cost| cost > 0.0), "{}", outcome.all());
+    }
+    let refused = run(RUNNER, &["--self-check", "--size", "3"], &[]);
+    assert!(
+        refused.code == Some(1) && refused.err.contains("--size: at least 16"),
+        "{}",
+        refused.all()
+    );
+}
+
+#[test]
 fn a_rank_keeps_to_twenty_mebibytes_beside_its_queues() {
     let total = local(4, &format!("--nodes 2x2 {NETWORK} --count 50000 --warm-up 1000")).total(4);
     let options = hg_shuffle::Options::default();
