@@ -53,8 +53,8 @@ pub enum Error {
     /// A rank or the way to it is gone; this shuffle sends nothing more.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// The shuffle was shut down.
-    #[error("the shuffle was shut down")]
+    /// The shuffle was shut down; or one of its callbacks has asked for what would wait for callbacks (a flush, a barrier, the end).
+    #[error("the shuffle was shut down, or this waits for callbacks and was called in one")]
     Closed,
 }
 

@@ -44,3 +44,15 @@ const SEED: usize = 32;
 const KEY: usize = 32;
 /// Bytes that rank 0 shares.
 pub(crate) const LEN: usize = SEED + KEY;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The strangers of `tests/strangers.rs` count on this.
+    #[test]
+    fn an_id_is_the_hash_of_the_seed_and_of_both_ranks() {
+        let id = Secret { seed: [7; SEED], key: [0; KEY] }.id(1, 0);
+        assert_eq!(id, [0x5cb9_6261_76aa_dab2, 0xfa49_db53_1aba_efd1]);
+    }
+}

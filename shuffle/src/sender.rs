@@ -77,8 +77,8 @@ impl<'s> Sender<'s> {
         Self { inner, loading, gathered: 0, _is_not_sync: PhantomData }
     }
 
-    /// Sends a message; when it fills its batch, returns when that is queued for its next hop, which may take until
-    /// others make room. `kind` is the application's.
+    /// Sends a message; where it begins a batch or fills one, returns when there is room for that at its next hop, which may take until
+    /// others make it. `kind` is the application's.
     ///
     /// In a callback of this shuffle it does not wait, as [`Shuffle::enqueue`](crate::Shuffle::enqueue).
     ///
@@ -98,7 +98,13 @@ impl<'s> Sender<'s> {
         if self.loading[at].target <= 1 {
             return self.send_at_once(to, kind, bytes);
         }
-        if self.loading[at].batch.messages == 0 {
+        let is_begun = self.loading[at].batch.messages > 0;
+        // What fills a batch by itself is taken, or refused, as one.
+        let begins = !is_begun || bytes.len() >= self.loading[at].target;
+        if is_begun && begins {
+            self.hand_over(at)?;
+        }
+        if begins {
             self.begin(at)?;
         }
         let loading = &mut self.loading[at];

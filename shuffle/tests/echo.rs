@@ -107,8 +107,15 @@ fn echo(map: &str, options: &Options, deliveries: u64) {
         std::thread::scope(|scope| {
             if let Some(seconds) = seconds.filter(|_| me == 0) {
                 let over = &over;
+                let delivered = &delivered;
                 scope.spawn(move || {
-                    over.wait(Duration::from_secs(seconds));
+                    let mut before = 0;
+                    for _ in 0..seconds {
+                        over.wait(Duration::from_secs(1));
+                        let now = delivered.load(Ordering::Relaxed);
+                        assert!(now > before, "nothing was delivered for a second");
+                        before = now;
+                    }
                     over.raise();
                 });
             }
@@ -211,7 +218,9 @@ fn waits_in_a_callback(options: &Options) {
     run("1x2", |group| {
         let seen = Arc::clone(&seen);
         let shuffle = with_itself(&group, options.clone(), move |shuffle, delivery| {
-            let waits = (shuffle.flush(Flush::Origin), shuffle.flush_all(), shuffle.barrier());
+            let flushes = [Flush::Origin, Flush::Delivery].map(|stage| shuffle.flush(stage));
+            assert!(flushes.iter().all(|it| matches!(it, Err(Error::Closed))), "{flushes:?}");
+            let waits = (shuffle.flush_all(), shuffle.barrier());
             let balanced = shuffle.account().delivered;
             seen.lock().unwrap().push((delivery.source, waits, balanced));
         });
@@ -223,10 +232,7 @@ fn waits_in_a_callback(options: &Options) {
     let seen = std::mem::take(&mut *seen.lock().unwrap());
     assert_eq!(seen.len(), 4);
     for (_, waits, _) in seen {
-        assert!(
-            matches!(waits, (Err(Error::Closed), Err(Error::Closed), Err(Error::Closed))),
-            "{waits:?}"
-        );
+        assert!(matches!(waits, (Err(Error::Closed), Err(Error::Closed))), "{waits:?}");
     }
 }
 
@@ -241,12 +247,17 @@ fn sender_in_a_callback(map: &str, options: Options) {
                 assert!(is_full.wait(watchdog::LIMIT));
             } else if std::mem::replace(&mut is_first, false) {
                 let (mut sender, mut taken) = (shuffle.sender(), 0);
+                // A batch that has begun when there is no more room.
+                sender.enqueue(size - 1, 0, &[1; 100]).unwrap();
                 let refused = loop {
                     match sender.enqueue(1 % size, 0, &[1; 100]) {
                         Ok(()) => taken += 1,
                         Err(refused) => break refused,
                     }
                 };
+                // One that would fill it is refused, as one that begins a batch.
+                let long = sender.enqueue(size - 1, 0, &[1; 1000]);
+                assert!(matches!(long, Err(Error::CallbackFull { .. })), "{long:?}");
                 drop(sender);
                 *told.lock().unwrap() = Some((taken, refused));
                 is_full.raise();
@@ -266,7 +277,7 @@ fn sender_in_a_callback(map: &str, options: Options) {
     assert!(matches!(refused, Error::CallbackFull { .. }), "{map}: {refused:?}");
     let sum = |count: fn(&hg_shuffle::Account) -> u64| accounts.iter().map(count).sum::<u64>();
     let sent = sum(|account| account.sent.iter().sum());
-    assert_eq!((sent, sum(|account| account.delivered)), (taken + 1, taken + 1), "{map}");
+    assert_eq!((sent, sum(|account| account.delivered)), (taken + 2, taken + 2), "{map}");
 }
 
 #[test]
@@ -275,7 +286,7 @@ fn what_a_sender_has_taken_in_a_callback_arrives_also_if_it_is_dropped_where_no_
     (small.lobuftarget, small.rbuftarget) = (1000, 1000);
     (small.deliverq_max, small.deliverq_bytes_max) = (16, 16 << 10);
     (small.callback_bytes_max, small.callback_patience) = (64 << 10, Duration::from_millis(50));
-    for map in ["1x1", "1x2", "1+1"] {
+    for map in ["1x1", "1x2", "1+1", "1x3"] {
         sender_in_a_callback(map, small.clone());
         sender_in_a_callback(map, inline(small.clone()));
     }

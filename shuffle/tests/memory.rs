@@ -197,18 +197,23 @@ fn what_waits_at_a_relay_is_no_more_than_the_plan_says() {
             let mut waiting = None;
             let message = [1; 1000];
             fill(&shuffle, 2, &message, Way::Try, || {
-                let ways = shuffle.account().ways;
-                let way = ways.iter().find(|way| way.waiting > 0).unwrap();
-                waiting = Some((way.rank, way.waiting * (message.len() + HEAD) as u64));
+                let account = shuffle.account();
+                let way = account.ways.iter().find(|way| way.waiting > 0).unwrap();
+                let bytes = |messages: u64| messages * (message.len() + HEAD) as u64;
+                let passed_on = account.sent[2] - way.waiting;
+                waiting = Some((way.rank, bytes(way.waiting), bytes(passed_on)));
                 drop(held);
             });
-            let (relay, bytes) = waiting.unwrap();
+            let (relay, bytes, passed_on) = waiting.unwrap();
             let plan = Plan::new(&group.map(), &options);
             let most = plan.processes()[relay as usize].backlog_bytes;
             let said = format!("{bytes} wait at rank {relay}, which was to be {most} at most");
             assert!(bytes <= most, "{said}");
             // It is full.
             assert!(bytes >= options.rmaxbytes as u64, "{said}");
+            // What the relay has said to be on lies at rank 2, or in the relay.
+            let queued = most + options.deliverq_bytes_max as u64;
+            assert!(passed_on <= queued, "{passed_on} were passed on, of {queued} at most");
         }
         together.wait();
         shuffle.flush_all().unwrap();

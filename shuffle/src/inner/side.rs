@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The connections by which the ranks that may call here do so: each by that of its first call with the id that it has for this
-/// rank, and nobody has heard before.
+/// rank.
 struct Callers(FxHashMap<u32, (Id, OnceLock<Peer>)>);
 
 impl Callers {
