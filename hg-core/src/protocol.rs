@@ -186,7 +186,7 @@ impl Protocol {
     /// Posts a call that has begun: its request, which may wait, and the receive of its answer.
     ///
     /// # Errors
-    /// Its request was refused: the call is forgotten.
+    /// Its request was refused: the call is forgotten, and what it lends the last that is deferred.
     #[inline(never)]
     pub fn post_call(
         &mut self,
@@ -196,7 +196,7 @@ impl Protocol {
         message: Message,
     ) -> Result<(), Failure> {
         let Some(context) = &mut self.context else {
-            self.operations.forget(id);
+            self.deferred.extend(self.operations.forget(id));
             return Err(closed(self.broken.as_ref()).into());
         };
         let owner = Owner::Call(id, Half::Send);
@@ -206,7 +206,7 @@ impl Protocol {
             Posted::Accepted(op) => self.operations.handle_posted(id, Half::Send, op),
             Posted::Waits(number) => self.operations.handle_waits(id, number),
             Posted::Refused(_, error) => {
-                self.operations.forget(id);
+                self.deferred.extend(self.operations.forget(id));
                 return Err(Failure::of_transport(error, Started::No));
             }
         }

@@ -244,18 +244,20 @@ impl Port {
         let id = begun.ok_or_else(|| self.too_many_calls())?;
         header.id = id.to_bits();
         header.encode(message.as_mut_slice());
-        let whose = (peer, id.to_bits());
-        if let Some(lent) = of_port {
-            let Protocol { kept, deferred, .. } = &mut state.protocol;
-            kept.arguments.insert(whose, lent, deadline, deferred);
-        }
+        let before = state.protocol.deferred.len();
         let posted = state.protocol.post_call(id, peer, two_way, message);
-        if posted.is_err() {
-            let Protocol { kept, deferred, .. } = &mut state.protocol;
-            kept.arguments.free(whose, deferred);
-        }
+        let Protocol { kept, deferred, .. } = &mut state.protocol;
+        // What a call lends that was not made goes here: nobody may ever make progress.
+        let refused = if posted.is_err() {
+            (of_port, deferred.split_off(before))
+        } else {
+            if let Some(lent) = of_port {
+                kept.arguments.insert((peer, id.to_bits()), lent, deadline, deferred);
+            }
+            (None, Vec::new())
+        };
         drop(state);
-        // Whoever makes progress frees the arguments of a call that was not made.
+        drop(refused);
         self.notify();
         posted.map(|()| id)
     }

@@ -24,8 +24,8 @@ use hg_core::{
 use hg_engine::{Builder, CallOptions, Engine, Progress, Request};
 use hg_macros::rpc;
 use hg_na::{
-    Address, Completion, Context, Error, Message, Op, OpId, OpenOptions, Peer, Plugin, Rejected,
-    Returned, Token,
+    Address, Completion, Context, Error, Frozen, Message, Op, OpId, OpenOptions, Peer, Plugin,
+    Rejected, Returned, SharedBytes, Token, ViewState,
 };
 use hg_na_conformance::{
     Mem,
@@ -349,4 +349,66 @@ fn arguments_and_results_that_panic_when_they_are_dropped_leave_nothing_behind()
         assert_eq!(target.large_untaken(), 0, "{len}");
     }
     target.drain(LIMIT).wait().unwrap();
+}
+
+/// Requests go nowhere.
+#[derive(Debug)]
+struct Refusing;
+
+impl Layers for Refusing {
+    fn layer(&self, _: &Address) -> Box<dyn Layer> {
+        Box::new(Self)
+    }
+}
+
+impl Layer for Refusing {
+    fn post(&mut self, inner: &mut dyn Context, token: Token, op: Op) -> Result<OpId, Rejected> {
+        match op {
+            Op::SendUnexpected { .. } => Err(Rejected { op, error: Error::UnknownPeer }),
+            op => inner.post(token, op),
+        }
+    }
+}
+
+/// Memory that tells when it goes.
+#[derive(Debug)]
+struct Told(Arc<AtomicBool>);
+
+impl ViewState for Told {
+    fn len(&self) -> u64 {
+        1
+    }
+
+    fn as_slice(&self) -> Option<&[u8]> {
+        Some(&[7])
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[rpc(crate = crate::hg)]
+fn see(memory: Frozen);
+
+#[test]
+fn arguments_of_a_call_that_was_refused_go_with_it_although_nobody_makes_progress() {
+    let plugin = Mem::default();
+    let target = stepped(plugin.clone()).open("mem://").unwrap();
+    let origin = stepped(Layered::new(plugin, Refusing)).open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    for is_one_way in [true, false] {
+        let is_gone = Arc::<AtomicBool>::default();
+        let memory = SharedBytes::new(Arc::new(Told(Arc::clone(&is_gone))));
+        let args = (Frozen::try_from(memory).unwrap(),);
+        let is_refused = if is_one_way {
+            origin.notify(see, &peer, args).accepted().is_err()
+        } else {
+            origin.call(see, &peer, args).try_wait().unwrap().is_err()
+        };
+        assert!(is_refused);
+        assert!(is_gone.load(Ordering::SeqCst), "one way: {is_one_way}");
+    }
 }

@@ -9,6 +9,7 @@ use super::{
     answer::{is_plain_answer, read_answer, transport_failure},
 };
 use crate::{
+    deferred::Action,
     error::{Failure, Started},
     kept::Lent,
 };
@@ -98,15 +99,14 @@ impl Operations {
         self.settle(id, Outcome::Failed(failure), false);
     }
 
-    /// A call that has begun was not posted: there is none.
-    pub(crate) fn forget(&mut self, id: OperationId) {
-        let Some(call) = self.table.remove(id) else { return };
+    /// A call that has begun was not posted: there is none. Gives back what it lends, which is not to be dropped under a lock.
+    #[must_use = "it is to be dropped where it may do anything"]
+    pub(crate) fn forget(&mut self, id: OperationId) -> Option<Action> {
+        let call = self.table.remove(id)?;
         if call.deadline.is_some() {
             self.timers.disarm();
         }
-        if let Some(extra) = call.extra {
-            self.effects.push(Effect::Defer(extra.dropped()));
-        }
+        call.extra.map(Extra::dropped)
     }
 
     /// A transport operation of a call's has ended.
