@@ -77,6 +77,8 @@ enum Kind {
     Transfer,
     /// A wait for room for another call.
     Room,
+    /// The same, which was told of some.
+    Granted,
     /// A wait for the end of all that is in service.
     Drain,
 }
@@ -153,7 +155,7 @@ pub struct Operations {
     moved_at_once: u64,
     /// Who waits for room, in the order in which they came.
     waiting: VecDeque<OperationId>,
-    /// Of those, so many have settled and have not looked.
+    /// So many have waited, were told of some, and have not looked.
     granted: usize,
     /// Who waits for the end of all that is in service.
     drains: VecDeque<OperationId>,
@@ -414,7 +416,7 @@ impl Operations {
     /// An entry is gone that was no call's.
     fn handle_freed(&mut self, kind: Kind) {
         self.others -= 1;
-        if kind == Kind::Room {
+        if kind == Kind::Granted {
             self.granted -= 1;
         }
     }
@@ -488,7 +490,10 @@ impl Operations {
         operation.phase = Phase::Settled(outcome);
         self.settled += 1;
         self.has_settled = true;
-        self.granted += usize::from(operation.kind == Kind::Room);
+        if operation.kind == Kind::Room && !failed {
+            operation.kind = Kind::Granted;
+            self.granted += 1;
+        }
         if let OpState::Waits(number) = operation.send {
             self.effects.push(Effect::DropRequest { peer: operation.peer, number });
         }

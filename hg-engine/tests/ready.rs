@@ -149,6 +149,24 @@ fn a_call_that_is_dropped_makes_room_and_who_is_woken_in_vain_passes_it_on() {
 }
 
 #[test]
+fn a_wait_that_is_cancelled_and_kept_takes_no_room_from_who_waits() {
+    let pair = Pair::new(Progress::Own);
+    let mut calls = pair.fill();
+    let woken = Arc::<Woken>::default();
+    let mut left = pair.origin.ready();
+    let mut next = pair.origin.ready();
+    assert!(poll_by(Pin::new(&mut next), &woken).is_pending());
+    left.cancel();
+    drop(calls.pop());
+    until("whoever waits is woken", || {
+        pair.origin.progress(Duration::ZERO);
+        woken.times() == 1
+    });
+    assert!(matches!(poll_by(Pin::new(&mut next), &woken), Poll::Ready(Ok(()))));
+    assert!(matches!(left.try_wait(), Some(Err(CallError::Cancelled))));
+}
+
+#[test]
 fn waiting_ends_with_room_and_with_the_engine() {
     for progress in [Progress::Background, Progress::Own] {
         let pair = Pair::new(progress);
