@@ -188,7 +188,7 @@ impl Server {
         if handler.asks {
             request.reuse(origin, header, arrived);
         } else {
-            request.due = Due::new(origin, header); // All that is ever looked at.
+            request.reuse_unasked(origin, header);
         }
         match handler.kind {
             ServeKind::Plain => {

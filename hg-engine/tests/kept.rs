@@ -6,7 +6,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, panic_any},
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
@@ -21,7 +21,7 @@ use hg_core::{
     header::{Header, Kind},
     rpc::{NoError, Responder, Rpc, Serve, ServeKind, SignatureCell},
 };
-use hg_engine::{Builder, CallOptions, Engine, Progress, Request};
+use hg_engine::{Answer, Builder, CallOptions, Engine, Progress, Request};
 use hg_macros::rpc;
 use hg_na::{
     Address, Completion, Context, Error, Frozen, Message, Op, OpId, OpenOptions, Peer, Plugin,
@@ -32,7 +32,7 @@ use hg_na_conformance::{
     layer::{Layer, Layered, Layers},
 };
 use serde::{Deserialize, Serialize};
-use watchdog::{LIMIT, hear, in_time};
+use watchdog::{LIMIT, hear, in_time, until};
 
 mod hg;
 
@@ -411,4 +411,42 @@ fn arguments_of_a_call_that_was_refused_go_with_it_although_nobody_makes_progres
         assert!(is_refused);
         assert!(is_gone.load(Ordering::SeqCst), "one way: {is_one_way}");
     }
+}
+
+/// Whether its handler, which says that it does not ask, finds a deadline or a cancellation.
+#[rpc(crate = crate::hg)]
+fn asks_all_the_same() -> bool;
+
+impl Serve<Request> for asks_all_the_same {
+    const KIND: ServeKind = ServeKind::Plain;
+    const TAKES_CONTEXT: bool = false;
+
+    fn serve<A>(request: &Request, (): Self::WireArgs<'_>, to: A) -> A::Done
+    where
+        A: Responder<bool, NoError>,
+    {
+        to.now(Ok(request.deadline().is_some() || request.is_cancelled()))
+    }
+}
+
+#[test]
+fn a_handler_that_says_it_does_not_ask_finds_nothing_of_another_request() {
+    let plugin = Mem::default();
+    let target = Builder::new().plugin(plugin.clone()).listen(true).open("mem://").unwrap();
+    let origin = Builder::new().plugin(plugin).open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    let answers = Arc::<Mutex<Vec<Answer<never>>>>::default();
+    let given = Arc::clone(&answers);
+    let keep = move |request: &Request, (), answer| {
+        assert!(request.deadline().is_some() && !request.is_cancelled());
+        given.lock().unwrap().push(answer);
+    };
+    target.serve_later(never, keep).unwrap();
+    target.register(asks_all_the_same).unwrap();
+    let call = origin.call_with(never, &peer, (), CallOptions::within(LIMIT));
+    until("it is served", || !answers.lock().unwrap().is_empty());
+    call.cancel();
+    let is_cancelled = |it: &Answer<never>| it.request().unwrap().is_cancelled();
+    until("it is cancelled", || answers.lock().unwrap().iter().all(is_cancelled));
+    assert!(!origin.call(asks_all_the_same, &peer, ()).wait().unwrap());
 }

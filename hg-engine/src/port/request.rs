@@ -111,8 +111,15 @@ impl Request {
     /// Makes it another request's. When it has arrived is needed for one that has a deadline.
     #[inline]
     pub(crate) fn reuse(&mut self, origin: hg_na::Peer, header: &Header, arrived: Option<Instant>) {
-        self.due = Due::new(origin, header);
+        self.reuse_unasked(origin, header);
         (self.arrived, self.remaining_ns) = (arrived, header.remaining_ns);
+    }
+
+    /// The same for a handler that asks for nothing, of which nothing is noted but whom to answer.
+    #[inline]
+    pub(crate) fn reuse_unasked(&mut self, origin: hg_na::Peer, header: &Header) {
+        self.due = Due::new(origin, header);
+        self.arrived = None;
         self.can_be_cancelled = false;
         if self.cancel.get().is_some() {
             self.forget_token();
