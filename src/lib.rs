@@ -123,7 +123,7 @@ pub use hg_core::{
 };
 pub use hg_engine::{
     Answer, Builder, Call, CallOptions, Drain, DrainError, Engine, EventLoop, OneWay, OwnedCall,
-    Peer, Progress, Ready, Request, Spawn, ToAddress, Wait,
+    Peer, Pending, Progress, Ready, Request, Spawn, ToAddress, Wait,
 };
 pub use hg_macros::rpc;
 pub use hg_na::{Address, Availability, Error, GoneReason, Identity, Offer};

@@ -65,7 +65,7 @@ impl CallOptions {
 pub type Call<'e, R> = Pending<'e, Called<R>>;
 
 /// A call that keeps no borrow of its engine, nor keeps that open: for those who keep many of them and look at them when they are
-/// woken.
+/// woken. Of one whose outcome was taken nothing is left.
 pub type OwnedCall<R> = Call<'static, R>;
 
 /// An answer comes of it; a large result is pulled first.
@@ -92,6 +92,8 @@ impl<R: Rpc> OwnedCall<R> {
 
 impl<R: Rpc> Then for Called<R> {
     type Output = Result<R::Output, CallError<R::Error>>;
+
+    const NAME: &'static str = R::NAME;
 
     fn end(&mut self, port: &Arc<Port>, outcome: Outcome, waits: bool) -> Step<Self::Output> {
         let result = match outcome {

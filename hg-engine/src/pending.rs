@@ -4,7 +4,10 @@ use std::{
     fmt,
     ops::{ControlFlow, Deref},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker, ready},
     time::{Duration, Instant},
 };
@@ -25,6 +28,17 @@ use crate::{
 pub(crate) enum PortRef<'e> {
     Borrowed(&'e Arc<Port>),
     Owned(Arc<Port>),
+    /// It was kept until all was over.
+    Released,
+}
+
+impl PortRef<'_> {
+    #[inline]
+    fn release(&mut self) {
+        if matches!(self, Self::Owned(_)) {
+            *self = Self::Released;
+        }
+    }
 }
 
 impl Deref for PortRef<'_> {
@@ -35,25 +49,38 @@ impl Deref for PortRef<'_> {
         match self {
             Self::Borrowed(port) => port,
             Self::Owned(port) => port,
+            Self::Released => was_taken(),
         }
     }
 }
 
 /// What is under way for its user: a future that needs no particular runtime, or `wait`. It was started when it was made; waiting and
-/// awaiting only collect what comes of it.
+/// awaiting only collect what comes of it. Dropping it cancels it.
 ///
-/// Dropping it cancels it. A thread may hold it and wait while another one cancels.
+/// | of this type | comes |
+/// |---|---|
+/// | [`Call`](crate::Call), [`OwnedCall`](crate::OwnedCall) | `Result<R::Output, CallError<R::Error>>` |
+/// | [`Transfer`](crate::Transfer) | `Result<(), TransferError>` |
+/// | [`Fetch`](crate::Fetch) | `Result<Vec<u8>, TransferError>` |
+/// | [`View`](crate::View) | `Result<SharedBytes, TransferError>` |
+/// | [`Ready`](crate::Ready) | `Result<(), Failure>` |
 #[must_use = "dropping it cancels it: `wait` or await it"]
 pub struct Pending<'e, T> {
     // Ends first: a peer frees its memory as soon as it is told by what follows.
     pub(crate) operation: Operation<'e>,
     pub(crate) then: T,
+    /// Whether it is to end, whatever goes on instead.
+    is_cancelled: AtomicBool,
 }
 
 /// What comes of it.
 pub trait Then: Sized {
     /// What its user gets.
     type Output;
+
+    /// What it is, for people to read.
+    #[doc(hidden)]
+    const NAME: &'static str;
 
     /// Makes an outcome what its user gets, or what is to be waited for next, until when at the latest. `waits`: its user's thread waits,
     /// rather than polls.
@@ -91,7 +118,8 @@ pub trait Moves: Then {
 impl<'e, T: Then> Pending<'e, T> {
     #[inline(always)]
     pub(crate) fn new(port: PortRef<'e>, made: impl Into<Made>, then: T) -> Self {
-        Self { operation: Operation::new(port, made), then }
+        let is_cancelled = AtomicBool::new(false);
+        Self { operation: Operation::new(port, made), then, is_cancelled }
     }
 
     /// Waits for the end, making progress in this thread: the fastest way. An engine that serves runs its plain handlers on this thread
@@ -151,12 +179,17 @@ impl<'e, T: Then> Pending<'e, T> {
             ControlFlow::Continue((made, deadline)) => {
                 self.operation.made = made;
                 deadline.inspect(|at| self.operation.end_at(*at));
+                if *self.is_cancelled.get_mut() {
+                    self.operation.cancel();
+                }
                 None
             }
         }
     }
 
-    /// What comes of it, if that is there; `None`: it is still under way. Makes no progress, and leaves whoever has polled it to be woken.
+    /// What comes of it, if that is there; `None`: it is still under way. Makes no progress. It leaves whoever has polled it to be woken,
+    /// unless that one was woken already: then poll it again after `None`, since something else may go on now, as the pull of a large
+    /// result.
     ///
     /// # Panics
     /// When that was taken before, here or by a poll: it is there once. So do waiting and polling then.
@@ -169,6 +202,8 @@ impl<'e, T: Then> Pending<'e, T> {
 
     /// Cancels it; it ends so unless it has ended already.
     pub fn cancel(&self) {
+        // Relaxed: whoever looks at it has this for itself.
+        self.is_cancelled.store(true, Ordering::Relaxed);
         self.operation.cancel();
     }
 
@@ -183,6 +218,9 @@ impl<'e, T: Then> Pending<'e, T> {
         loop {
             let outcome = ready!(self.operation.poll(waker, is_awaited));
             if let Some(output) = self.end(outcome, false) {
+                if !self.operation.is_open() {
+                    self.operation.port.release(); // Whoever keeps what is over keeps no engine.
+                }
                 return Poll::Ready(output);
             }
         }
@@ -211,9 +249,9 @@ impl<T: Then> Future for Pending<'_, T> {
 
 impl<T> Unpin for Pending<'_, T> {}
 
-impl<T> fmt::Debug for Pending<'_, T> {
+impl<T: Then> fmt::Debug for Pending<'_, T> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Pending({:?})", self.operation)
+        write!(out, "Pending({}, {:?})", T::NAME, self.operation)
     }
 }
 
@@ -223,7 +261,7 @@ pub(crate) struct Operation<'e> {
     made: Made,
 }
 
-/// Threads share what they hold: one waits, another one cancels.
+/// Whoever has a reference cancels it, in whatever thread.
 const _: () = {
     const fn is_shared<T: Send + Sync>() {}
     is_shared::<Operation<'_>>();
@@ -377,6 +415,11 @@ impl<'e> Operation<'e> {
         }
         self.made = Made::Taken;
         Outcome::Sent
+    }
+
+    /// Whether it is under way still, as one that would have waited for itself.
+    fn is_open(&self) -> bool {
+        matches!(self.made, Made::Open(_))
     }
 
     /// Whether it was over when it began, and its outcome was not taken.

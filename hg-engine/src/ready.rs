@@ -92,6 +92,8 @@ pub struct Waiting;
 impl Then for Waiting {
     type Output = Result<(), Failure>;
 
+    const NAME: &'static str = "Ready";
+
     fn end(&mut self, _: &Arc<Port>, outcome: Outcome, _: bool) -> Step<Self::Output> {
         ControlFlow::Break(ended(outcome))
     }

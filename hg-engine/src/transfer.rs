@@ -41,6 +41,8 @@ impl<'e> Transfer<'e> {
 impl Then for Moving {
     type Output = Result<(), TransferError>;
 
+    const NAME: &'static str = "Transfer";
+
     #[inline]
     fn end(&mut self, _: &Arc<Port>, outcome: Outcome, _: bool) -> Step<Self::Output> {
         ControlFlow::Break(moved(outcome).map(drop))

@@ -93,6 +93,8 @@ impl Fetching {
 impl Then for Fetching {
     type Output = Result<Vec<u8>, TransferError>;
 
+    const NAME: &'static str = "Fetch";
+
     fn end(&mut self, _: &Arc<Port>, outcome: Outcome, _: bool) -> Step<Self::Output> {
         ControlFlow::Break(self.finish(outcome))
     }
@@ -122,6 +124,8 @@ impl<'e> View<'e> {
 
 impl Then for Viewing {
     type Output = Result<SharedBytes, TransferError>;
+
+    const NAME: &'static str = "View";
 
     fn end(&mut self, port: &Arc<Port>, outcome: Outcome, _: bool) -> Step<Self::Output> {
         if let Some(copy) = &mut self.copy {

@@ -183,6 +183,21 @@ fn nothing_is_left_of_a_closed_engine_whose_handlers_have_held_it() {
 }
 
 #[test]
+fn a_call_that_is_over_and_kept_keeps_nothing_of_its_engine() {
+    let (plugin, count) = (Mem::default(), Arc::new(AtomicUsize::new(0)));
+    let target = open(&plugin, Progress::Background, 1);
+    target.serve(plain, |_: &Request, (number,): (u64,)| Ok(number)).unwrap();
+    let counted = Layered::new(plugin, Counted(Alive::new(&count)));
+    let origin = Builder::new().plugin(counted).open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    let mut call = origin.call_owned(plain, &peer, (3,));
+    until("it is answered", || call.try_wait().is_some_and(|it| matches!(it, Ok(3))));
+    drop(origin);
+    wait_for_end(&count);
+    drop(call);
+}
+
+#[test]
 fn nothing_can_be_registered_at_a_closed_engine_and_what_is_refused_is_dropped() {
     let (engine, _origin, _peer, count) = pair();
     engine.close();

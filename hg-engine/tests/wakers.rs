@@ -18,7 +18,7 @@ use std::{
 };
 
 use hg_bulk::TransferError;
-use hg_core::error::CallError;
+use hg_core::{error::CallError, rpc::Rpc};
 use hg_engine::{Answer, Builder, Engine, Peer, Progress, Request, Wait};
 use hg_macros::rpc;
 use hg_na::{Memory, Rights, Segment};
@@ -443,4 +443,38 @@ fn a_look_at_a_call_leaves_whoever_has_polled_it_to_be_woken() {
     assert!(call.try_wait().is_none());
     until_woken(3);
     assert_eq!(call.try_wait().unwrap().unwrap().len(), 1 << 20);
+}
+
+#[test]
+fn a_call_that_is_cancelled_before_its_large_result_is_pulled_ends_so() {
+    let plugin = Mem::default();
+    let target = target(&plugin, Progress::Own);
+    let origin = Builder::new().plugin(plugin).progress(Progress::Own).open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    let woken = Arc::<Counts>::default();
+    let waker = Waker::from(Arc::clone(&woken));
+    let progress = || {
+        target.progress(Duration::ZERO);
+        origin.progress(Duration::ZERO);
+    };
+
+    let mut call = origin.call(long, &peer, ());
+    assert_eq!(format!("{call:?}"), format!("Pending({}, under way)", long::NAME));
+    assert!(call.poll_outcome(&mut Context::from_waker(&waker)).is_pending());
+    until("it is answered", || {
+        progress();
+        woken.0.load(Ordering::Relaxed) == 1
+    });
+    call.cancel();
+    let mut outcome = None;
+    until("it ends", || {
+        progress();
+        outcome = call.try_wait();
+        outcome.is_some()
+    });
+    assert!(matches!(outcome, Some(Err(CallError::Cancelled))), "{outcome:?}");
+    until("the target keeps nothing", || {
+        progress();
+        target.large_untaken() == 0
+    });
 }
