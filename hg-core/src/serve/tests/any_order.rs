@@ -8,6 +8,8 @@ use super::*;
 
 const ORIGINS: u32 = 3;
 const MAX: usize = 8;
+/// From one id to the next, at the same place of a table.
+const NEXT: u64 = 1 << 28;
 
 #[derive(Debug, Clone)]
 enum Event {
@@ -26,6 +28,7 @@ enum Event {
     EndLater {
         at: usize,
     },
+    /// A cancellation of what has arrived, runs, is held, or comes next.
     Cancel {
         at: usize,
     },
@@ -49,7 +52,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         2 => at.clone().prop_map(|at| Event::End { at }),
         2 => at.clone().prop_map(|at| Event::GoOn { at }),
         4 => at.clone().prop_map(|at| Event::EndLater { at }),
-        1 => at.prop_map(|at| Event::Cancel { at }),
+        2 => at.prop_map(|at| Event::Cancel { at }),
         1 => (origin.clone(), any::<bool>()).prop_map(|(origin, takes)| Event::Takes { origin, takes }),
         1 => origin.prop_map(|origin| Event::HangUp { origin }),
         4 => Just(Event::Round),
@@ -66,9 +69,11 @@ struct World {
     takes: BTreeMap<Peer, bool>,
     shut: BTreeMap<Peer, bool>,
     arrived: Vec<(Peer, u64, bool)>,
-    /// Of those, the one-way calls whose origin has hung up, which count twice until their handlers have run.
+    /// Of those, the cancelled ones and the one-way calls whose origin has hung up, which count twice until their handlers have run.
     remembered: BTreeSet<u64>,
     running: Vec<Request>,
+    /// What was cancelled before it has begun.
+    early: BTreeSet<Request>,
     held: BTreeMap<Peer, VecDeque<(u64, bool)>>,
 }
 
@@ -83,6 +88,7 @@ impl World {
             arrived: Vec::new(),
             remembered: BTreeSet::new(),
             running: Vec::new(),
+            early: BTreeSet::new(),
             held: BTreeMap::new(),
         }
     }
@@ -99,15 +105,10 @@ impl World {
     fn arrive(&mut self, from: Peer, is_one_way: bool) {
         let kind = if is_one_way { Kind::OneWay } else { Kind::Request };
         let (id, has_held) = (self.next, self.held.contains_key(&from));
-        self.next += 1;
+        self.next += NEXT;
         let message = encoded(&Header::request(kind, id, RpcId(5)));
         let left = MAX.saturating_sub(self.serves.in_service());
         match self.serves.handle_message(from, &message) {
-            Arrival::Run { header, .. } => {
-                assert!(header.id == id && !has_held, "nothing overtakes what is held");
-                assert!(self.of(from) < left, "no more than is left for all others");
-                self.arrived.push((from, id, is_one_way));
-            }
             Arrival::Hold => {
                 let alone = self.arrived.is_empty() && self.of(from) == 0;
                 assert!(
@@ -117,7 +118,43 @@ impl World {
                 self.serves.hold(from, Message::copied(&message), some_instant());
                 self.held.entry(from).or_default().push_back((id, is_one_way));
             }
-            other => unreachable!("{other:?}"),
+            arrival => {
+                assert!(!has_held, "nothing overtakes what is held");
+                assert!(self.of(from) < left, "no more than is left for all others");
+                if self.begins((from, id), &arrival) {
+                    self.arrived.push((from, id, is_one_way));
+                }
+            }
+        }
+    }
+
+    /// Whether a request whose turn it is runs: unless it was cancelled before. What was said of those before it is forgotten.
+    fn begins(&mut self, request: Request, arrival: &Arrival) -> bool {
+        let (from, id) = request;
+        let is_cancelled = self.early.contains(&request);
+        self.early.retain(|it| it.0 != from || it.1 > id);
+        match arrival {
+            Arrival::Run { header, .. } => assert!(header.id == id && !is_cancelled, "in order"),
+            other => assert!(is_cancelled, "nobody has cancelled it: {other:?}"),
+        }
+        !is_cancelled
+    }
+
+    fn cancel(&mut self, at: usize) {
+        let arrived = self.arrived.iter().map(|it| (it.0, it.1));
+        let held = self.held.iter().flat_map(|(peer, it)| it.iter().map(|it| (*peer, it.0)));
+        let next = (0..ORIGINS).map(|origin| (self.peer(origin), self.next));
+        let begun = self.arrived.len() + self.running.len();
+        let mut all = arrived.chain(self.running.iter().copied()).chain(held).chain(next);
+        let Some((from, id)) = all.nth(at) else { return };
+        drop(all);
+        let has_arrived = at < self.arrived.len();
+        self.serves.handle_cancel(from, id, has_arrived, &mut Vec::new());
+        assert_eq!(self.serves.is_cancelled(from, id), at < begun, "its handler is told");
+        if has_arrived {
+            self.remembered.insert(id);
+        } else if at >= begun {
+            self.early.insert((from, id));
         }
     }
 
@@ -133,9 +170,10 @@ impl World {
             if held.is_empty() {
                 self.held.remove(&from);
             }
-            assert!(matches!(arrival, Arrival::Run { header, .. } if header.id == id), "in order");
-            self.serves.keep_running(from, id);
-            self.running.push((from, id));
+            if self.begins((from, id), &arrival) {
+                self.serves.keep_running(from, id);
+                self.running.push((from, id));
+            }
         }
         let takes = self.takes.clone();
         let takes = |peer: Peer| takes.get(&peer).copied().unwrap_or(true);
@@ -178,10 +216,7 @@ impl World {
                 assert!(self.serves.end(from, id), "answered");
                 assert!(!self.serves.end(from, id), "once");
             }
-            Event::Cancel { at } if at < self.running.len() => {
-                let (from, id) = self.running[at];
-                self.serves.handle_cancel(from, id, false, &mut Vec::new());
-            }
+            Event::Cancel { at } => self.cancel(at),
             Event::Takes { origin, takes } => {
                 let peer = self.peer(origin);
                 self.takes.insert(peer, takes);
@@ -198,8 +233,10 @@ impl World {
         self.generations[origin as usize] += 1;
         self.takes.remove(&peer);
         self.shut.remove(&peer);
+        self.early.retain(|it| it.0 != peer);
         // As the protocol does: two-way requests of this round are not begun.
         for (_, id, _) in self.arrived.extract_if(.., |it| it.0 == peer && !it.2) {
+            self.remembered.remove(&id);
             self.serves.end_in_round(peer, id);
         }
         let arrived = self.arrived.iter().filter(|it| it.0 == peer);
@@ -238,8 +275,14 @@ proptest! {
             world.run(&Event::Round);
             world.run(&Event::EndLater { at: 0 });
         }
+        // The next request of each says that those before it have come, or never will.
+        for origin in 0..ORIGINS {
+            world.run(&Event::Arrive { origin, is_one_way: false });
+            world.run(&Event::End { at: 0 });
+        }
         world.run(&Event::Round);
         world.check();
+        prop_assert!(world.serves.early_cancels.is_empty());
         prop_assert!(world.running.is_empty() && world.held.is_empty(), "all has its turn");
         let Serves { running, shares, turns, full, shut, hung_up, repeating, .. } = &world.serves;
         prop_assert!(running.is_empty() && shares.total() == 0 && turns.is_empty());
