@@ -12,7 +12,8 @@ use std::{
 /// [`Watchdog`](crate::Watchdog) in there.
 ///
 /// # Panics
-/// The test has failed there, and what it has said is told; or this thread does not have its name, as with `--test-threads=1`.
+/// The test has failed there, and what it has said is told; or this thread does not have its name. With `--test-threads=1` a test runs in the
+/// thread `main`: no test has that name, so none passes there.
 pub fn alone(test: impl FnOnce()) {
     if env::var_os(ALONE).is_some() {
         return test();
