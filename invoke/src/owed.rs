@@ -3,7 +3,7 @@
 //! What stands within the first two blocks that wait for an end is free, and costs no count. The rest is counted in *spans* of its stream, until a span has left: so
 //! a count may be too high by what one span holds, [`SPAN`] at most.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, mem};
 
 use rustc_hash::FxHashMap;
 
@@ -28,9 +28,12 @@ pub(crate) enum Account {
 #[derive(Debug)]
 pub(crate) struct Owed {
     bounds: Bounds,
-    of: FxHashMap<Account, Waiting>,
+    results: FxHashMap<Account, Waiting>,
     /// Bytes of all results.
-    results: u64,
+    of_results: u64,
+    others: FxHashMap<Account, Waiting>,
+    /// In this round, all results were looked at.
+    has_looked: bool,
 }
 
 /// What waits of one account.
@@ -52,10 +55,18 @@ struct Span {
 
 impl Owed {
     pub(crate) fn new(bounds: Bounds) -> Self {
-        Self { bounds, of: FxHashMap::default(), results: 0 }
+        let (results, others) = Default::default();
+        Self { bounds, results, of_results: 0, others, has_looked: false }
     }
 
-    /// Whether so many bytes more may wait. `has_left`: whether the stream to an end has left up to a position.
+    /// A round of progress begins: what waits may have left since the last one.
+    #[inline]
+    pub(crate) fn begin_round(&mut self) {
+        self.has_looked = false;
+    }
+
+    /// Whether so many bytes more may wait. `has_left`: whether the stream to an end has left up to a position. Once a round this takes as long as there are ends
+    /// for which results wait.
     pub(crate) fn has_room(
         &mut self,
         account: Account,
@@ -64,67 +75,97 @@ impl Owed {
     ) -> bool {
         self.leave(account, &has_left);
         // One is always let in.
-        let of_account = self.of.get(&account).map_or(0, |it| it.bytes);
+        let of_account = self.of(account).get(&account).map_or(0, |it| it.bytes);
         if of_account > 0 && of_account + bytes > self.bounds.share(account) {
             return false;
         }
-        if !matches!(account, Account::Results(_)) || self.fits(bytes) {
+        if !account.is_of_results() || self.fits(bytes) {
             return true;
         }
-        let all: Vec<Account> = self.of.keys().copied().collect();
-        all.into_iter().for_each(|account| self.leave(account, &has_left));
+        if !mem::replace(&mut self.has_looked, true) {
+            self.results.retain(|_, waiting| {
+                self.of_results -= waiting.leave(&has_left);
+                !waiting.spans.is_empty()
+            });
+        }
         self.fits(bytes)
     }
 
     fn fits(&self, bytes: u64) -> bool {
-        self.results + bytes <= self.bounds.total
+        self.of_results + bytes <= self.bounds.total
     }
 
-    /// A record of so many bytes was written, up to this position in the stream to `to`.
+    /// A record of so many bytes for which there was room was written, up to this position in the stream to `to`.
     pub(crate) fn add(&mut self, account: Account, to: u32, position: u64, bytes: u64) {
-        let waiting = self.of.entry(account);
-        let waiting = waiting.or_insert_with(|| Waiting { to, spans: VecDeque::new(), bytes: 0 });
-        waiting.bytes += bytes;
-        if let Account::Results(_) = account {
-            self.results += bytes;
+        if account.is_of_results() {
+            self.of_results += bytes;
         }
-        match waiting.spans.back_mut() {
+        let waiting = self.of(account).entry(account);
+        let waiting = waiting.or_insert_with(|| Waiting { to, spans: VecDeque::new(), bytes: 0 });
+        waiting.add(position, bytes);
+    }
+
+    /// An end is gone, and nothing waits for it any more.
+    pub(crate) fn lose(&mut self, end: u32) {
+        let lost = self.results.extract_if(|_, waiting| waiting.to == end);
+        self.of_results -= lost.map(|(_, it)| it.bytes).sum::<u64>();
+        self.others.retain(|_, waiting| waiting.to != end);
+    }
+
+    /// What has left is counted no more.
+    fn leave(&mut self, account: Account, has_left: impl Fn(u32, u64) -> bool) {
+        let of = self.of(account);
+        let Some(waiting) = of.get_mut(&account) else { return };
+        let left = waiting.leave(has_left);
+        if waiting.spans.is_empty() {
+            of.remove(&account);
+        }
+        if account.is_of_results() {
+            self.of_results -= left;
+        }
+    }
+
+    fn of(&mut self, account: Account) -> &mut FxHashMap<Account, Waiting> {
+        if account.is_of_results() { &mut self.results } else { &mut self.others }
+    }
+
+    /// How many spans are counted.
+    #[cfg(test)]
+    pub(crate) fn spans(&self) -> usize {
+        self.results.values().chain(self.others.values()).map(|it| it.spans.len()).sum()
+    }
+}
+
+impl Account {
+    fn is_of_results(self) -> bool {
+        matches!(self, Self::Results(_))
+    }
+}
+
+impl Waiting {
+    fn add(&mut self, position: u64, bytes: u64) {
+        self.bytes += bytes;
+        match self.spans.back_mut() {
             Some(last) if position - last.begin <= SPAN => {
                 (last.end, last.bytes) = (position, last.bytes + bytes);
             }
             _ => {
                 let begin = position.saturating_sub(bytes);
-                waiting.spans.push_back(Span { begin, end: position, bytes });
+                self.spans.push_back(Span { begin, end: position, bytes });
             }
         }
     }
 
-    /// An end is gone, and nothing waits for it any more.
-    pub(crate) fn lose(&mut self, end: u32) {
-        for (account, lost) in self.of.extract_if(|_, waiting| waiting.to == end) {
-            if let Account::Results(_) = account {
-                self.results -= lost.bytes;
-            }
-        }
-    }
-
-    /// What has left is counted no more.
-    fn leave(&mut self, account: Account, has_left: impl Fn(u32, u64) -> bool) {
-        let Some(waiting) = self.of.get_mut(&account) else { return };
-        let before = waiting.bytes;
-        while let Some(span) = waiting.spans.front()
-            && has_left(waiting.to, span.end)
+    /// Bytes that have left.
+    fn leave(&mut self, has_left: impl Fn(u32, u64) -> bool) -> u64 {
+        let before = self.bytes;
+        while let Some(span) = self.spans.front()
+            && has_left(self.to, span.end)
         {
-            waiting.bytes -= span.bytes;
-            waiting.spans.pop_front();
+            self.bytes -= span.bytes;
+            self.spans.pop_front();
         }
-        let left = before - waiting.bytes;
-        if let Account::Results(_) = account {
-            self.results -= left;
-        }
-        if waiting.spans.is_empty() {
-            self.of.remove(&account);
-        }
+        before - self.bytes
     }
 }
 
@@ -133,6 +174,8 @@ pub(crate) const SPAN: u64 = 4096;
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -175,6 +218,7 @@ mod tests {
                 match step {
                     Step::Write(at, bytes) => {
                         let (account, to) = (ACCOUNTS[at], TO[at]);
+                        owed.begin_round();
                         let has_left = |end: u32, position| left[end as usize] >= position;
                         let has_room = owed.has_room(account, bytes, has_left);
                         let of = |at: usize| -> u64 {
@@ -204,5 +248,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn all_that_waits_is_looked_at_once_a_round() {
+        const ENDS: u32 = 1000;
+        let mut owed =
+            Owed::new(Bounds { total: 10 * u64::from(ENDS), ..Bounds::new(1 << 20, 0, 2) });
+        let (is_there, looks) = (Cell::new(true), Cell::new(0));
+        let has_left = |_, _| {
+            looks.set(looks.get() + 1);
+            !is_there.get()
+        };
+        for end in 0..ENDS {
+            assert!(owed.has_room(Account::Results(end), 10, has_left));
+            owed.add(Account::Results(end), end, 10, 10);
+        }
+        looks.set(0);
+        for end in 0..ENDS {
+            assert!(!owed.has_room(Account::Results(end), 10, has_left), "all is taken");
+        }
+        // All of them once, and its own for each.
+        assert!(looks.get() <= 2 * ENDS, "{} looks for {ENDS} results", looks.get());
+        is_there.set(false);
+        owed.begin_round();
+        assert!(owed.has_room(Account::Results(ENDS), 10, has_left), "all has left");
+        assert_eq!(owed.spans(), 0);
     }
 }

@@ -312,6 +312,7 @@ impl Worker {
             return Ok(false);
         }
         drop(port);
+        self.owed.borrow_mut().begin_round();
         loop {
             let event = self.port.borrow_mut().next(&mut batch);
             match event {

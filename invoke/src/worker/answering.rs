@@ -113,16 +113,14 @@ impl Worker {
         let len = head.len() + size;
         let unfilled;
         let mut port = self.port.borrow_mut();
-        if len <= port.record_max() && !self.may_owe(&port, account, reply.to, len) {
-            return Err(Status::NoRoom);
-        }
+        let owing = self.may_owe(&port, account, reply.to, len).ok_or(Status::NoRoom)?;
         match port.record(reply.to, head.flags, len, u64::MAX) {
             Ok(room) => {
                 unfilled = Unfilled { worker: self, end: reply.to, len };
                 let filled = codec::Default::encode(value, head.write(room));
                 filled.map_err(|_| Status::Unwritable)?;
                 mem::forget(unfilled);
-                self.owe(&port, account, reply.to, len);
+                self.owe(&port, owing);
                 self.count_made(group);
                 self.send_as_packed(&mut port, reply.to);
                 Ok(())
@@ -134,24 +132,26 @@ impl Worker {
     }
 
     /// Whether a record of `len` bytes that somebody else has caused may wait for an end: alone, within two blocks, or within the share of its
-    /// account.
+    /// account, in which it is counted then.
     pub(super) fn may_owe(
         &self,
         port: &Port<Synchronizer>,
         account: Account,
         to: u32,
         len: usize,
-    ) -> bool {
+    ) -> Option<Owing> {
         let (waiting, bytes) = (port.waiting(to), (RECORD + len) as u64);
-        waiting == 0
-            || waiting + bytes <= self.two_blocks
-            || self.owed.borrow_mut().has_room(account, bytes, |to, end| port.has_left(to, end))
+        // What is too long is never written.
+        let is_free = waiting == 0 || waiting + bytes <= self.two_blocks || len > port.record_max();
+        let owing = Owing { account, to, bytes, is_free };
+        let has_left = |to, end| port.has_left(to, end);
+        (is_free || self.owed.borrow_mut().has_room(account, bytes, has_left)).then_some(owing)
     }
 
     /// It was written.
-    pub(super) fn owe(&self, port: &Port<Synchronizer>, account: Account, to: u32, len: usize) {
-        if port.waiting(to) > self.two_blocks {
-            let bytes = (RECORD + len) as u64;
+    pub(super) fn owe(&self, port: &Port<Synchronizer>, owing: Owing) {
+        let Owing { account, to, bytes, is_free } = owing;
+        if !is_free {
             self.owed.borrow_mut().add(account, to, port.written(to), bytes);
         }
     }
@@ -168,6 +168,16 @@ impl Worker {
     }
 }
 
+/// A record that may wait ([`Worker::may_owe`]).
+#[must_use]
+pub(super) struct Owing {
+    account: Account,
+    to: u32,
+    bytes: u64,
+    /// It is not counted.
+    is_free: bool,
+}
+
 /// An answer that is being read: whoever waits for it is told if that fails, or panics.
 struct Unread {
     awaits: Arc<dyn Awaits>,
@@ -178,5 +188,42 @@ impl Drop for Unread {
     fn drop(&mut self) {
         // Nothing happens if it was read.
         self.awaits.fail(Error::Lost { from: self.from, why: "it cannot be read" });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Fabric, Group};
+
+    struct One;
+
+    impl Group for One {
+        fn rank(&self) -> u32 {
+            0
+        }
+        fn size(&self) -> u32 {
+            1
+        }
+        fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+            Ok(vec![own.to_vec()])
+        }
+    }
+
+    #[hg_macros::rpc(crate = crate)]
+    fn bytes(len: usize) -> Vec<u8> {
+        vec![7; len]
+    }
+
+    #[test]
+    fn results_that_are_taken_one_by_one_are_not_counted_however_long_they_are() {
+        let _watchdog = watchdog::Watchdog::start();
+        let fabric = Fabric::new().register(bytes).expect("the only one");
+        let worker = fabric.open(&One, "sm://").expect("it is alone").remove(0);
+        let len = usize::try_from(2 * worker.two_blocks).expect("a length");
+        for _ in 0..100 {
+            let result = worker.call_return(worker.place(), bytes, (len,)).expect("there is room");
+            assert_eq!(result.wait(&worker).map(|it| it.len()), Ok(len));
+        }
+        assert_eq!(worker.owed.borrow().spans(), 0);
     }
 }

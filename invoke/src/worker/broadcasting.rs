@@ -303,18 +303,18 @@ impl Worker {
             Some(_) => self.place().process + 1,
         };
         let mut port = self.port.borrow_mut();
-        let account = Account::News(name.root);
-        if !self.may_owe(&port, account, above, HEAD + 4) {
+        let owing = self.may_owe(&port, Account::News(name.root), above, HEAD + 4);
+        let Some(owing) = owing else {
             drop(port);
             self.blame(above, "it does not hear what has run");
             return;
-        }
+        };
         // Who is gone hears nothing.
         if let Ok(room) = port.record(above, RAN, HEAD + 4, u64::MAX) {
             room[..4].copy_from_slice(&name.root.to_le_bytes());
             room[4..HEAD].copy_from_slice(&name.number.to_le_bytes());
             room[HEAD..].copy_from_slice(&gone.to_le_bytes());
-            self.owe(&port, account, above, HEAD + 4);
+            self.owe(&port, owing);
         }
     }
 

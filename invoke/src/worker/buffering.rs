@@ -169,15 +169,15 @@ impl Worker {
         let head = Head::default().with(HAS_READ, &number.to_le_bytes());
         let head = head.with(0, &u32::from(!is_read).to_le_bytes()).behind(group);
         let mut port = self.port.borrow_mut();
-        if !self.may_owe(&port, Account::Reads(to), to, head.len()) {
+        let Some(owing) = self.may_owe(&port, Account::Reads(to), to, head.len()) else {
             drop(port);
             self.blame(to, "it does not hear what was read");
             return;
-        }
+        };
         // Who is gone hears nothing.
         if let Ok(room) = port.record(to, head.flags, head.len(), u64::MAX) {
             head.write(room);
-            self.owe(&port, Account::Reads(to), to, head.len());
+            self.owe(&port, owing);
             self.count_made(group);
             self.send_as_packed(&mut port, to);
         }

@@ -130,14 +130,12 @@ impl Worker {
         let settled = Settled { owner, number, what };
         let size = codec::Default::size(&settled).unwrap_or(usize::MAX);
         let mut port = self.port.borrow_mut();
-        let account = Account::Settled(owner);
-        if size <= port.record_max() && !self.may_owe(&port, account, above, size) {
-            return Err(ChannelError::Full(above));
-        }
+        let owing = self.may_owe(&port, Account::Settled(owner), above, size);
+        let owing = owing.ok_or(ChannelError::Full(above))?;
         let room = port.record(above, SETTLED, size, u64::MAX)?;
         // It has said how long it is.
         let _ = codec::Default::encode(&settled, room);
-        self.owe(&port, account, above, size);
+        self.owe(&port, owing);
         self.send_as_packed(&mut port, above);
         Ok(())
     }
