@@ -1,8 +1,8 @@
 //! What may wait to leave, in bytes, for each kind of record.
 //!
 //! Calls are refused when they are too many. What others cause cannot be refused: broadcasts that are passed on, results, and news of what has run. Each kind has
-//! its share, so that nobody is blamed for what the others take: results over theirs are replaced by reasons, and who is over another one does not keep to the
-//! rules. Two blocks for each end are free ([`crate::owed`]).
+//! its share, so that nobody is blamed for what the others take: results over theirs are replaced by reasons, where memory is everywhere is left unsaid, and who is
+//! over another one does not keep to the rules. Two blocks for each end are free ([`crate::owed`]).
 
 use hg_channel::RECORD;
 use hg_na::DESCRIPTOR_MAX;

@@ -381,6 +381,39 @@ fn whoever_has_run_what_has_not_left_for_it_is_gone() {
     });
 }
 
+/// A root has all allocate and let go, on and on; who passes that on does not hear for a while what was allocated, and is not to blame.
+#[test]
+fn who_is_not_told_of_all_that_was_allocated_stays() {
+    // In one window: more is to be said of it than may wait.
+    const COUNT: u64 = 4600;
+    let is_over = AtomicBool::new(false);
+    let speaks = |mut stranger: Stranger| {
+        let mut say = |tag: u32, body: &[u8]| {
+            stranger.port.record(0, tag, body.len(), u64::MAX).unwrap().copy_from_slice(body);
+        };
+        for number in 0..COUNT {
+            say(BROADCAST | SETTLE, &encoded(&(1_u32, number, number, 100_u64)));
+            say(LET_GO, &encoded(&(1_u32, number)));
+        }
+        stranger.port.flush(0);
+        while !is_over.load(Ordering::SeqCst) {
+            let mut batch = Batch::default();
+            stranger.port.advance(Instant::now(), &mut batch).unwrap();
+            // Nothing of it is consumed.
+            while stranger.port.next(&mut batch).is_some() {}
+        }
+    };
+    beside("sm://", 1, speaks, |mut workers| {
+        let worker = workers.remove(0);
+        let ended = worker.wait_until(|| {
+            let has_run = (worker.calls().1 >= COUNT).then_some(Ok(()));
+            worker.gone().map(Err).or(has_run)
+        });
+        is_over.store(true, Ordering::SeqCst);
+        assert_eq!(ended, Ok(()));
+    });
+}
+
 /// Functions of the fabric's own.
 const RESERVE: u32 = 1 << 23;
 const SETTLE: u32 = RESERVE + 1;

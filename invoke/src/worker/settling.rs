@@ -119,8 +119,9 @@ impl Worker {
             said = self.write_settled(above, key, Err((end, Refusal::Unsaid)));
         }
         match said {
-            // Who is gone hears nothing.
-            Ok(()) | Err(ChannelError::Gone { .. }) => {}
+            // Who is gone hears nothing. Where more is to be said of an owner's memory than may wait, the owner does not keep to the rules, and who passes on what it
+            // broadcasts is not to blame: others believe that there is none here.
+            Ok(()) | Err(ChannelError::Gone { .. } | ChannelError::Full(_)) => {}
             Err(_) => self.blame(above, "it does not hear what is allocated"),
         }
     }
