@@ -4,6 +4,8 @@ mod arriving;
 mod closing;
 mod leaving;
 mod link;
+#[cfg(test)]
+mod tests;
 
 use std::{
     sync::Arc,

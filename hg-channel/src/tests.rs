@@ -377,8 +377,12 @@ fn a_sender_hears_that_its_window_is_the_short_one_again() {
     assert_eq!((world.out.window(), world.out.unconsumed()), (WIDEST, 0));
     // The receiver has left an idle connection, and the sender had more to send: both go on by it.
     world.incoming.narrow();
+    let longest = world.out.known();
     world.write(0, Some(When::Consumed));
     world.finish();
+    assert_eq!(world.out.window(), u64::from(WINDOW));
+    // What was said before comes late.
+    assert_eq!(world.out.consume(longest), Ok(false));
     assert_eq!(world.out.window(), u64::from(WINDOW));
 }
 

@@ -22,17 +22,25 @@ const IDLE: Duration = Duration::from_millis(1);
 const ROUNDS: usize = 1000;
 const ROUND: Duration = Duration::from_millis(5);
 
+/// Records that are longer than a window together, and rounds after which an end widens one.
+const FILLS: usize = 12;
+const WAITS: usize = 10;
+
 /// What happens next.
 #[derive(Debug, Clone, Copy)]
 enum Move {
     /// An end writes to another one.
     Write(u32, u32),
+    /// It writes more than its window.
+    Fill(u32, u32),
     /// What it has written leaves.
     Flush(u32),
     /// An end makes progress once.
     Step(u32),
     /// Time passes for an end, which makes progress once.
     Idle(u32),
+    /// It makes progress until it has looked for more in vain.
+    Wait(u32),
     /// An end would hear of the death of another one.
     Keep(u32, u32),
     /// And would not any more.
@@ -49,9 +57,11 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     let pair = (0..ENDS, 1..ENDS).prop_map(|(from, step)| (from, (from + step) % ENDS));
     let one = prop_oneof![
         6 => pair.clone().prop_map(|(from, to)| Move::Write(from, to)),
+        3 => pair.clone().prop_map(|(from, to)| Move::Fill(from, to)),
         2 => (0..ENDS).prop_map(Move::Flush),
         12 => (0..ENDS).prop_map(Move::Step),
         12 => (0..ENDS).prop_map(Move::Idle),
+        6 => (0..ENDS).prop_map(Move::Wait),
         2 => pair.clone().prop_map(|(end, other)| Move::Keep(end, other)),
         2 => pair.prop_map(|(end, other)| Move::LetGo(end, other)),
         1 => (0..ENDS).prop_map(Move::End),
@@ -78,12 +88,12 @@ struct Ends {
 }
 
 impl Ends {
-    /// Processes, or threads of one.
+    /// Processes on hosts of their own, or threads of one.
     fn new(are_near: bool) -> Self {
         let limits = Limits::default().block(128).window(512).idle(IDLE);
         let scissors = Scissors::default();
         let plugin = scissors.plugin(&Mem::default());
-        let world = if are_near { World::near } else { World::new };
+        let world = if are_near { World::near } else { World::apart };
         Self {
             world: world(&plugin, "mem://", ENDS, limits),
             scissors,
@@ -104,6 +114,11 @@ impl Ends {
     fn happens(&mut self, next: Move) {
         match next {
             Move::Write(from, to) if self.is_there(from) => self.write(from, to),
+            Move::Fill(from, to) => {
+                for _ in 0..FILLS {
+                    self.happens(Move::Write(from, to));
+                }
+            }
             Move::Flush(end) if self.is_there(end) => {
                 self.world.port(end).flush_all();
             }
@@ -112,6 +127,7 @@ impl Ends {
                 self.clocks[end as usize] += IDLE;
                 self.step(end);
             }
+            Move::Wait(end) => (0..WAITS).for_each(|_| self.step(end)),
             Move::Keep(end, other) if self.is_there(end) => {
                 self.world.port(end).keep(other);
                 self.kept[end as usize][other as usize] += 1;

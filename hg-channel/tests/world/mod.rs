@@ -22,13 +22,18 @@ pub(crate) const TOKEN: [u8; 16] = [9; 16];
 
 impl World {
     pub(crate) fn new(plugin: &dyn Plugin, url: &str, ends: u32, limits: Limits) -> Self {
-        Self::of(plugin, url, ends, limits, |end| Near::new(end, 1))
+        Self::of(plugin, url, ends, limits, |end| Near::new(end, 1), true)
+    }
+
+    /// The same on hosts of their own: their windows grow, whatever the transport shares.
+    pub(crate) fn apart(plugin: &dyn Plugin, url: &str, ends: u32, limits: Limits) -> Self {
+        Self::of(plugin, url, ends, limits, |end| Near::new(end, 1), false)
     }
 
     /// The same as threads of one process.
     pub(crate) fn near(plugin: &dyn Plugin, url: &str, ends: u32, limits: Limits) -> Self {
         let near = Near::new(0, ends);
-        Self::of(plugin, url, ends, limits, |_| Arc::clone(&near))
+        Self::of(plugin, url, ends, limits, |_| Arc::clone(&near), true)
     }
 
     fn of(
@@ -37,6 +42,7 @@ impl World {
         ends: u32,
         limits: Limits,
         near: impl Fn(u32) -> Arc<Near>,
+        may_view: bool,
     ) -> Self {
         let domains: Vec<Arc<dyn Domain>> = (0..ends)
             .map(|_| plugin.open(&Address::new(url).unwrap(), &OpenOptions::listening()).unwrap())
@@ -46,7 +52,9 @@ impl World {
         let directory = Arc::new(Directory::new(TOKEN, addresses.clone()));
         let ports = contexts.into_iter().zip(&domains).zip(0..).map(|((context, domain), end)| {
             let port = Port::new(end, context, Arc::clone(&directory), near(end), limits);
-            Some(port.over(domain.caps()))
+            let mut caps = domain.caps().clone();
+            caps.views &= may_view;
+            Some(port.over(&caps))
         });
         Self::with(ports.collect(), addresses)
     }
