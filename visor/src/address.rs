@@ -6,9 +6,9 @@ use hg_na::{Address, Error};
 /// The scheme.
 pub(crate) const SCHEME: &str = "visor";
 /// Between a daemon's addresses.
-pub(crate) const AND: char = '~';
+const AND: char = '~';
 /// Longest name in bytes.
-const NAME_MAX: usize = 64;
+pub(crate) const NAME_MAX: usize = 64;
 
 /// One context of an application.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -59,6 +59,24 @@ impl Target {
 
 fn nodes(text: &str) -> impl Iterator<Item = Result<Address, Error>> {
     text.split(AND).map(Address::new)
+}
+
+/// A daemon's addresses together, as its applications' have them.
+///
+/// # Errors
+/// [`Error::BadAddress`]: one has a `~` in it, or the address of an application with the longest name would be too long.
+pub(crate) fn node_of(own: &[&Address]) -> Result<Address, Error> {
+    if let Some(wrong) = own.iter().find(|it| it.as_str().contains(AND)) {
+        return Err(bad(wrong, "a daemon's address has no '~', which stands between several"));
+    }
+    let all: Vec<&str> = own.iter().map(|it| it.as_str()).collect();
+    let node = Address::new(&all.join(&AND.to_string()))?;
+    let target = Target { name: full_name(&"n".repeat(NAME_MAX), u8::MAX), node };
+    if target.address().is_err() {
+        let why = "it is too long for addresses of applications, which name it: fewer networks are shorter";
+        return Err(bad(&target.node, why));
+    }
+    Ok(target.node)
 }
 
 /// The name that a URL asks for, if any.

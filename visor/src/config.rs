@@ -12,7 +12,7 @@
 //! key-file = "/etc/hg-visor.key"
 //!
 //! [[further-network]]            # it owns these as well, and its addresses there are in all addresses: others are called by the first that
-//! url = "ofi+tcp://10.0.0.1"     # both nodes have one of. What can only be polled in steps goes first
+//! url = "ofi+tcp://10.0.0.1"     # both nodes have one of. What can only be polled in steps goes first. If one is lost, the daemon ends
 //! settings = { }
 //!
 //! [[user]]                       # besides the daemon's own, who may connect

@@ -113,7 +113,8 @@ impl Daemon {
     /// The same with a first network of whatever plugin.
     ///
     /// # Errors
-    /// Those of the plugins; [`Error::Unsupported`] for a network whose messages are shorter than 16 KiB, that can only be polled, or
+    /// Those of the plugins; [`Error::BadAddress`] where its addresses are too long for those of applications, or one has a `~` in it;
+    /// [`Error::Unsupported`] for a network whose messages are shorter than 16 KiB, that can only be polled, or
     /// whose wait set takes nobody else's descriptors ([`Waiter::host`]), and for a further one that is slept on in steps.
     pub fn open_over(plugin: &dyn Plugin, config: Config) -> Result<Self, Error> {
         let first = open_network(plugin, &config.network, &config.network_settings)?;

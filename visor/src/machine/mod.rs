@@ -33,7 +33,7 @@ pub(crate) use party::{PartyKey, Quota};
 use process::{Known, Process, ProcessKey, Source};
 pub(crate) use strangers::SPARE;
 
-use crate::address::AND;
+use crate::address::node_of;
 use crate::wire::{HEADER_LEN, Header, Hello, Kind, RETURN_MIN, WINDOW, YOURS, cost, rename};
 
 /// Connections between two daemons, of each side's choosing.
@@ -122,11 +122,11 @@ impl Switch {
     /// Of a daemon that owns these, one at least, and whose user is `owner`.
     ///
     /// # Errors
-    /// Its addresses are too long together.
+    /// [`Error::BadAddress`]: those of [`node_of`].
     pub(crate) fn new(networks: Vec<Network>, owner: Option<u32>) -> Result<Self, Error> {
-        let all: Vec<&str> = networks.iter().map(|it| it.address.as_str()).collect();
+        let own: Vec<_> = networks.iter().map(|it| &it.address).collect();
         Ok(Self {
-            node: Address::new(&all.join(&AND.to_string()))?,
+            node: node_of(&own)?,
             networks,
             owner,
             limits: [u32::MAX; 2],

@@ -69,11 +69,13 @@ impl Switch {
         } else if !self.may_more(self.source_of(from).0, Chooser::Party) {
             let why = "its process has as many connections as it may have";
             self.refuse(from, id, &GoneReason::Refused(why.into()));
-        } else if target.nodes().any(|it| self.networks.iter().any(|own| own.address == it)) {
-            self.open_here(from, id, &target.name, FRAME_MAX);
         } else {
             let node = self.common(&target);
-            self.open_there(from, id, Target { node, ..target });
+            if self.networks.iter().any(|own| own.address == node) {
+                self.open_here(from, id, &target.name, FRAME_MAX);
+            } else {
+                self.open_there(from, id, Target { node, ..target });
+            }
         }
         Ok(())
     }
@@ -274,6 +276,7 @@ impl Switch {
         let role = Role::Node(Some(node.clone()));
         let mut party = Party::new(role, hg_na::Identity::default(), NODE_QUOTA);
         party.is_called = true;
+        party.network = self.network_of(node);
         party.say(Hello { listens: false, name: "" }.frame());
         let key = self.add_party(party);
         self.nodes.insert(node.clone(), key);

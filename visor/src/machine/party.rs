@@ -68,7 +68,7 @@ pub(crate) struct Party {
     /// its connections, the oldest first, that wait until fewer have not.
     pub(crate) unanswered: FxHashMap<PartyKey, u32>,
     pub(crate) waiting: BTreeMap<ConnectionKey, crate::address::Target>,
-    /// Of a daemon that has come: by which of the networks.
+    /// Of a daemon: by which of the networks it has come, or is called.
     pub(crate) network: usize,
     /// Of a daemon: it was called, and has not answered.
     pub(crate) is_called: bool,

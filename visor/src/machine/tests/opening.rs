@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
-use hg_na::GoneReason;
+use hg_na::{ADDRESS_MAX, GoneReason};
 
 use super::{application, identity, kind, next, open, owning, switch};
 use crate::{
-    machine::{Effect, IDLE, PartyKey, Switch},
+    address::NAME_MAX,
+    machine::{Effect, IDLE, Network, PartyKey, Switch},
     wire::{FRAME_MAX, Header, Hello, Kind, YOURS, reason},
 };
 
@@ -59,6 +60,45 @@ fn a_daemon_that_has_come_is_told_how_long_frames_are_in_its_network() {
         let told = [a, node].map(|to| next(switch, to).map(|(it, _)| (it.kind, it.word)));
         let len = len as u64;
         assert_eq!(told, [Some((Kind::Incoming, len)), Some((Kind::Opened, len))]);
+    }
+}
+
+#[test]
+fn a_daemon_that_was_called_and_opens_back_is_told_how_long_frames_are_in_its_network() {
+    let switch = &mut owning(&["tcp://here:1", "verbs://here"]);
+    switch.networks[1].frame_max = 20_000;
+    let a = application(switch, "a/0");
+    open(switch, a, 1, "visor://b/0@verbs://x");
+    let (node, _) = calls(switch)[0];
+    assert_eq!([kind(switch, node), kind(switch, node)], [Some(Kind::Hello), Some(Kind::Open)]);
+    switch.handle(node, Header::new(Kind::Open, 1, FRAME_MAX as u64).frame(b"a/0"));
+    let told = [a, node].map(|to| next(switch, to).map(|(it, _)| (it.kind, it.word)));
+    assert_eq!(told, [Some((Kind::Incoming, 20_000)), Some((Kind::Opened, 20_000))]);
+}
+
+#[test]
+fn a_node_with_an_equal_address_in_a_network_apart_is_another_one() {
+    let switch = &mut owning(&["verbs://here", "tcp://192.168.0.1:1"]);
+    let a = application(switch, "a/0");
+    open(switch, a, 1, "visor://a/0@verbs://there~tcp://192.168.0.1:1");
+    let all = calls(switch);
+    assert_eq!(all.iter().map(|(_, address)| &**address).collect::<Vec<_>>(), ["verbs://there"]);
+}
+
+#[test]
+fn a_daemon_whose_applications_could_not_be_told_their_addresses_is_not_opened() {
+    let made = |address: &str| {
+        let network = Network { address: address.parse().unwrap(), frame_max: FRAME_MAX };
+        Switch::new(vec![network], None)
+    };
+    let [name, prefix] = ["n".repeat(NAME_MAX), "tcp://".to_owned()];
+    let rest = ADDRESS_MAX - format!("visor://{name}/255@{prefix}").len();
+    let longest = format!("{prefix}{}", "x".repeat(rest));
+    let switch = &mut made(&longest).unwrap();
+    assert_eq!(application(switch, &format!("{name}/255")), 1, "it is welcome");
+    for (wrong, why) in [(format!("{longest}x"), "too long"), ("tcp://a~b".to_owned(), "'~'")] {
+        let refused = made(&wrong).unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
     }
 }
 
