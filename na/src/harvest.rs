@@ -8,6 +8,7 @@
 //! | token | of |
 //! |---|---|
 //! | [`Harvest::WAKE`] | an eventfd that is written to for a wake-up: edge-triggered, never read |
+//! | [`Harvest::JOINED`] | the descriptor of one more waiter ([`crate::Waiter::join`]): kept for nobody |
 //! | any other | whatever a plugin calls so |
 //! | either, with the bit [`Harvest::GUEST`] | the guest |
 //!
@@ -27,7 +28,7 @@
 use std::{
     os::fd::OwnedFd,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -60,6 +61,8 @@ struct Common {
     /// A poll has taken the event of a wake-up.
     woken: AtomicBool,
     has_guest: AtomicBool,
+    /// What to set when the joined descriptor is readable.
+    joined: OnceLock<Arc<AtomicBool>>,
     kept: [Kept; 2],
 }
 
@@ -91,6 +94,8 @@ impl Harvest {
     pub const GUEST: u64 = 1 << 31;
     /// What every plugin calls the descriptor of its wake-ups.
     pub const WAKE: u64 = !Self::GUEST;
+    /// What every plugin calls the descriptor of another plugin's waiter.
+    pub const JOINED: u64 = Self::WAKE - 1;
 
     /// Of a wait set that is one context's alone.
     #[must_use]
@@ -111,6 +116,16 @@ impl Harvest {
         Ok(Guest { set, harvest })
     }
 
+    /// One more waiter's descriptor is watched: `ready` is set whenever the kernel tells of it, whichever context takes that. Of one set there
+    /// is one, which host or guest adds to it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when there is one.
+    pub fn join(&self, ready: Arc<AtomicBool>) -> Result<(), Error> {
+        let joined = self.common.joined.set(ready);
+        joined.map_err(|_| Error::Unsupported("watching two more descriptors"))
+    }
+
     /// The token that a descriptor of this context has in the set.
     #[must_use]
     pub fn token(&self, own: u64) -> u64 {
@@ -125,6 +140,13 @@ impl Harvest {
             let is_host = told.token & Self::GUEST == 0;
             let place = if is_host { Place::Host } else { Place::Guest };
             let told = Told { token: told.token & !Self::GUEST, ..told };
+            if told.token == Self::JOINED {
+                if let Some(ready) = self.common.joined.get() {
+                    // Release: whoever sees it finds what the kernel has told of.
+                    ready.store(true, Ordering::Release);
+                }
+                continue;
+            }
             if told.token != Self::WAKE {
                 self.common.of(place).push(told);
                 continue;
@@ -250,6 +272,21 @@ mod tests {
             assert!(host.has_any() && guest.has_any() && guest.host_has_any());
             assert_eq!((tokens(&host), tokens(&guest)), (vec![7], vec![7, 9]));
             assert!(!host.has_any() && !guest.has_any() && !guest.host_has_any());
+        }
+    }
+
+    #[test]
+    fn a_joined_descriptor_sets_its_flag_whoever_takes_it_and_is_kept_for_nobody() {
+        for joins in [0, 1] {
+            let (host, guest) = two();
+            let (both, ready) = ([&host, &guest], Arc::new(AtomicBool::new(false)));
+            both[joins].join(Arc::clone(&ready)).unwrap();
+            assert!(both.iter().all(|it| it.join(Arc::default()).is_err()), "one is joined");
+            for by in both {
+                assert!(!by.keep([told(both[joins].token(Harvest::JOINED))]));
+                assert!(ready.swap(false, Ordering::Acquire));
+                assert!(!host.has_any() && !guest.has_any() && !by.ends_wait());
+            }
         }
     }
 

@@ -11,10 +11,7 @@
 use std::{
     fmt, io,
     os::fd::{AsFd as _, BorrowedFd},
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -34,10 +31,8 @@ use crate::limits::os_error;
 
 /// Events taken out of the kernel at a time.
 const EVENTS: usize = 128;
-/// The descriptor of another plugin's waiter. The names below this one are free, and those of connections, which count from 0.
-const JOINED: u64 = Harvest::WAKE - 1;
-/// The last name that is free for what is no connection.
-pub const FREE_NAME: u64 = JOINED - 1;
+/// The last name that is free for what is no connection; those count from 0.
+pub const FREE_NAME: u64 = Harvest::JOINED - 1;
 
 /// A context's wait set.
 pub struct WaitSet {
@@ -45,8 +40,6 @@ pub struct WaitSet {
     waker: EventFd,
     guard: Arc<ForkGuard>,
     harvest: Harvest,
-    /// What to set when the joined descriptor is readable.
-    joined: OnceLock<Arc<AtomicBool>>,
 }
 
 impl WaitSet {
@@ -58,8 +51,7 @@ impl WaitSet {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let waker = EventFd::from_value_and_flags(0, flags).map_err(os("eventfd"))?;
-        let (harvest, joined) = (Harvest::new(), OnceLock::new());
-        let this = Self { epoll, waker, guard, harvest, joined };
+        let this = Self { epoll, waker, guard, harvest: Harvest::new() };
         let added =
             this.add(this.waker.as_fd(), Harvest::WAKE, EpollFlags::EPOLLIN | EpollFlags::EPOLLET);
         added.map_err(|error| os_error("epoll_ctl", error))?;
@@ -139,14 +131,9 @@ impl WaitSet {
             Err(Errno::EINTR) => 0,
             other => other.map_err(os("epoll_wait"))?,
         };
-        let is_kept = |told: &Told| match (told.token, self.joined.get()) {
-            (Harvest::WAKE, _) => true,
-            (JOINED, Some(ready)) => {
-                // Release: whoever sees it finds what the kernel has told of.
-                ready.store(true, Ordering::Release);
-                false
-            }
-            (token, _) => token & Harvest::GUEST != 0 || keeps(told),
+        let is_kept = |told: &Told| {
+            let is_harvests = told.token & Harvest::GUEST != 0 || told.token >= Harvest::JOINED;
+            is_harvests || keeps(told)
         };
         Ok(self.harvest.keep(events[..count].iter().map(told).filter(is_kept)))
     }
@@ -200,11 +187,10 @@ impl Waiter for WaitSet {
     }
 
     fn join(&self, other: BorrowedFd<'_>, ready: Arc<AtomicBool>) -> Result<(), Error> {
-        if self.joined.set(ready).is_err() {
-            return Err(Error::Unsupported("watching two more descriptors"));
-        }
+        self.harvest.join(ready)?;
         // Level-triggered: it ends waits until its owner has collected what made it readable.
-        self.add(other, JOINED, EpollFlags::EPOLLIN).map_err(|error| os_error("epoll_ctl", error))
+        let added = self.add(other, Harvest::JOINED, EpollFlags::EPOLLIN);
+        added.map_err(|error| os_error("epoll_ctl", error))
     }
 }
 
@@ -231,7 +217,7 @@ fn os(call: &'static str) -> impl Fn(Errno) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Write as _, os::unix::net::UnixStream, time::Instant};
+    use std::{io::Write as _, os::unix::net::UnixStream, sync::atomic::Ordering, time::Instant};
 
     use nix::{
         libc,

@@ -83,6 +83,12 @@ impl Process {
         }
     }
 
+    /// Whether its first thread waits for something: one that polls does not.
+    pub(crate) fn is_asleep(&self) -> bool {
+        // The second word, in brackets, may have spaces in it.
+        self.file("stat").rsplit_once(") ").unwrap().1.starts_with('S')
+    }
+
     fn file(&self, name: &str) -> String {
         std::fs::read_to_string(format!("/proc/{}/{name}", self.child.id())).unwrap()
     }

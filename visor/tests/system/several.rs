@@ -94,6 +94,23 @@ fn one_address_is_good_for_nodes_that_are_in_either_network() {
 }
 
 #[test]
+fn a_daemon_sleeps_after_calls_by_a_further_network_that_is_polled_until_it_is_armed() {
+    let _watchdog = Watchdog::start();
+    if is_skipped("sleeps") {
+        return;
+    }
+    let far = Daemon::with("far", 0, &further(&Network::Ofi.url("far", 0)));
+    Network::Ofi.choose();
+    let near = Daemon::start("near", 0);
+    let target = listening(&far, "visor://store");
+    let origin = engine(&near);
+    calls(&origin, &target.address().to_string());
+    for daemon in [&far, &near] {
+        watchdog::until("it sleeps", || (0..100).all(|_| daemon.process.is_asleep()));
+    }
+}
+
+#[test]
 fn a_network_that_is_polled_in_steps_goes_first_and_is_refused_behind_another() {
     let _watchdog = Watchdog::start();
     if is_skipped("polled") {

@@ -12,8 +12,8 @@
 use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        Arc,
+        atomic::{AtomicBool, AtomicU32},
     },
     time::Duration,
 };
@@ -38,11 +38,9 @@ const EVENTS_MAX: usize = 64;
 
 /// The token of the waiter's own eventfd; no other descriptor may have it.
 const WAKE_TOKEN: u64 = Harvest::WAKE;
-/// The token of another plugin's descriptor ([`Waiter::join`]); no other may have it either. (Connections
+/// That of the listener, below the one of another plugin's descriptor; no other may have either. (Connections
 /// have no index of 2^29 - 1.)
-const JOINED_TOKEN: u64 = (u64::MAX - 2) & !Harvest::GUEST;
-/// That of the listener, likewise.
-pub(crate) const LISTENER_TOKEN: u64 = (u64::MAX - 1) & !Harvest::GUEST;
+pub(crate) const LISTENER_TOKEN: u64 = Harvest::JOINED - 1;
 
 /// What to be told about a descriptor, beside hang-up and errors: each arrival once (doorbells).
 pub(crate) const EDGE_IN: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
@@ -56,8 +54,6 @@ pub(crate) struct SmWaiter {
     wake: Doorbell,
     guard: &'static ForkGuard,
     harvest: Harvest,
-    /// What to set when the joined descriptor is readable.
-    joined: OnceLock<Arc<AtomicBool>>,
     /// Whether its context sleeps for want of a word for a pin ([`crate::wake`]): whoever releases one wakes it.
     pub(crate) pins_wanted: AtomicU32,
 }
@@ -73,8 +69,8 @@ impl SmWaiter {
                 (made.map_err(|e| os_error("epoll_create1", e))?, Harvest::new())
             }
         };
-        let (wake, joined, pins_wanted) = (Doorbell::new()?, OnceLock::new(), AtomicU32::new(0));
-        let waiter = Self { epoll, wake, guard, harvest, joined, pins_wanted };
+        let (wake, pins_wanted) = (Doorbell::new()?, AtomicU32::new(0));
+        let waiter = Self { epoll, wake, guard, harvest, pins_wanted };
         waiter.add(waiter.wake.fd(), WAKE_TOKEN, EDGE_IN)?;
         Ok(waiter)
     }
@@ -128,15 +124,7 @@ impl SmWaiter {
 
     /// Keeps events for their context; true when a wake-up was among them.
     fn harvest(&self, events: &[EpollEvent]) -> bool {
-        let joined = self.harvest.token(JOINED_TOKEN);
-        self.harvest.keep(events.iter().map(told).filter(|told| {
-            let is_joined = told.token == joined;
-            if is_joined && let Some(flag) = self.joined.get() {
-                // Release: pairs with the Acquire of whoever joined.
-                flag.store(true, Ordering::Release);
-            }
-            !is_joined
-        }))
+        self.harvest.keep(events.iter().map(told))
     }
 
     /// `epoll_wait` counts in milliseconds: what a wait has beyond whole ones is waited for on the set's own descriptor, to
@@ -184,18 +172,16 @@ impl Waiter for SmWaiter {
     }
 
     fn join(&self, other: BorrowedFd<'_>, ready: Arc<AtomicBool>) -> Result<(), Error> {
-        if self.joined.set(ready).is_err() {
-            return Err(Error::Unsupported("watching two more descriptors"));
-        }
+        self.harvest.join(ready)?;
         // Level-triggered: it ends waits until its owner has collected what made it readable.
-        self.add(other, JOINED_TOKEN, LEVEL_IN)
+        self.add(other, Harvest::JOINED, LEVEL_IN)
     }
 
     fn watch(&self, other: BorrowedFd<'_>, on: bool) -> Result<(), Error> {
         if self.guard.is_child() {
             return Err(Error::Forked);
         }
-        if on { self.add(other, JOINED_TOKEN, LEVEL_IN) } else { self.remove(other) }
+        if on { self.add(other, Harvest::JOINED, LEVEL_IN) } else { self.remove(other) }
     }
 }
 
@@ -217,7 +203,7 @@ fn whole_milliseconds(timeout: Duration) -> EpollTimeout {
 
 #[cfg(test)]
 mod tests {
-    use std::{thread, time::Instant};
+    use std::{sync::atomic::Ordering, thread, time::Instant};
 
     use nix::{
         sys::wait::{WaitStatus, waitpid},
