@@ -92,6 +92,8 @@ impl<T: Transport> Context for FramedContext<T> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
+        // Of what a child posted the parent would hear nothing.
+        self.common.same_process().ok()?;
         let timer = self.timers.first().map(|(when, _)| *when);
         [timer, self.rests_until, self.parts.due, self.transport.deadline()]
             .into_iter()
