@@ -11,6 +11,8 @@ if [ $# -eq 0 ]; then
   ./device --test-threads 1 kills:: || status=1
   ./device --test-threads 1 ports:: || status=1
   ./device --test-threads 1 faults:: || status=1
+  # A test that was ended has not put back the card that it had removed.
+  [ -e /sys/class/infiniband/rxe1 ] || rdma link add rxe1 type rxe netdev eth1
 fi
 ./verbs --test-threads 1 "$@" || status=1
 # Without those through daemons, which are built for other tests.

@@ -5,7 +5,7 @@
 
 use std::{
     env,
-    process::Command,
+    process::{Child, Command},
     time::{Duration, Instant},
 };
 
@@ -152,15 +152,50 @@ fn a_port_that_is_down_for_five_seconds_under_load_touches_nothing_else() {
 /// Whether the kernel still has a card for those who look for one.
 fn is_listed(name: &str) -> bool {
     let shown = Command::new("rdma").args(["link", "show"]).output().unwrap();
+    assert!(shown.status.success(), "{shown:?}");
     String::from_utf8(shown.stdout).unwrap().contains(&format!("link {name}/"))
+}
+
+/// A card that is being removed: there again when this is dropped, or the tests that follow would have none.
+struct Removal {
+    name: String,
+    /// `rdma link delete`, which ends when nobody has the card open any more.
+    command: Option<Child>,
+}
+
+impl Removal {
+    fn begin(&mut self) {
+        let command = Command::new("rdma").args(["link", "delete", &self.name]).spawn();
+        self.command = Some(command.unwrap());
+    }
+
+    fn is_under_way(&mut self) -> bool {
+        self.command.as_mut().is_some_and(|it| it.try_wait().unwrap().is_none())
+    }
+
+    /// Waits for its end, and adds the card; whether both went well.
+    fn ends(&mut self) -> bool {
+        let Some(mut command) = self.command.take() else { return true };
+        let is_well = command.wait().is_ok_and(|it| it.success());
+        let words = ["link", "add", &self.name, "type", "rxe", "netdev", "eth1"];
+        is_well & Command::new("rdma").args(words).status().is_ok_and(|it| it.success())
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        self.ends();
+    }
 }
 
 /// The kernel takes soft-RoCE's card from nobody who has it open, and tells them nothing.
 #[test]
 fn a_card_that_is_removed_under_load_works_until_it_is_closed_and_is_gone_then() {
-    let mut scene = Scene::open();
     let name = card(1);
-    let mut removal = Command::new("rdma").args(["link", "delete", &name]).spawn().unwrap();
+    // Dropped last: it waits until the card is closed.
+    let mut removal = Removal { name: name.clone(), command: None };
+    let mut scene = Scene::open();
+    removal.begin();
     let start = Instant::now();
     while is_listed(&name) {
         in_time!(start, "it is not removed");
@@ -172,19 +207,18 @@ fn a_card_that_is_removed_under_load_works_until_it_is_closed_and_is_gone_then()
         scene.step(true);
     }
     assert_eq!((scene.are_gone, scene.own.counts[FAR].failed), ([false; 2], 0));
-    assert!(removal.try_wait().unwrap().is_none(), "it is open");
+    assert!(removal.is_under_way(), "it is open");
     assert!(!scene.own.counts[FAR].is_over(), "something is under way");
     let Scene { mut own, mut friend, far, .. } = scene;
     drop(far);
     let is_over = |own: &Side| own.counts.iter().all(|it| it.is_over());
-    while removal.try_wait().unwrap().is_none() || !is_over(&own) {
+    while removal.is_under_way() || !is_over(&own) {
         in_time!(start, "once it is closed: {:?}", own.counts);
         own.step();
         friend.step();
     }
-    assert!(removal.wait().unwrap().success());
+    assert!(removal.ends(), "the card is removed, and added");
     assert_eq!((own.counts[FRIEND].failed, friend.counts[0].failed), (0, 0));
-    run(&format!("rdma link add {name} type rxe netdev eth1"));
     // Opened anew it is there.
     meet(FAR, &mut own, &mut Side::open(1));
 }

@@ -5,11 +5,13 @@ use std::{
     env,
     io::{BufRead as _, BufReader},
     process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
     time::Instant,
 };
 
 use hg_na::{Address, Completion, GoneReason};
-use watchdog::in_time;
+use watchdog::{hear, in_time};
 
 use super::side::{Side, told};
 
@@ -66,8 +68,10 @@ impl Victim {
         let this = Self(process);
         let named = |line: String| Some(Address::new(line.split_once(MARK)?.1.trim()).unwrap());
         let own = said.map(|said| {
+            let (tells, told) = mpsc::channel();
             let mut lines = BufReader::new(said).lines();
-            lines.find_map(|line| named(line.unwrap())).expect("it names its address")
+            thread::spawn(move || tells.send(lines.find_map(|line| named(line.unwrap()))));
+            hear(&told).expect("it names its address")
         });
         (this, own)
     }
