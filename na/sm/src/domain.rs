@@ -39,17 +39,17 @@ impl Shared {
     pub(crate) fn open(url: &Address, options: &OpenOptions) -> Result<Arc<Self>, Error> {
         let name = Name::from_url(url)?;
         let settings = Settings::read(&options.settings)?;
-        // A name in use is an error of opening, not of the first context.
-        let first = match settings.listen_fd {
-            _ if !options.listen => None,
-            Some(fd) => Some(Listener::adopt(&name, fd)?),
-            None => Some(Listener::bind(&name, 0)?),
-        };
         let incarnation = random()?;
         let guard = guard()?;
         Signals::of_process()?.queue(); // What it costs is there before the first peer.
         let mut table = OwnedTable::create(incarnation)?;
         table.fd = table.fd.filter(|_| settings.regions);
+        // A name in use is an error of opening, not of the first context. Nothing fails behind it.
+        let first = match settings.listen_fd {
+            _ if !options.listen => None,
+            Some(fd) => Some(Listener::adopt(&name, fd)?),
+            None => Some(Listener::bind(&name, 0)?),
+        };
         Ok(Arc::new(Self {
             caps: caps(),
             settings,
@@ -87,6 +87,15 @@ impl Shared {
     /// A context is closed; its id may be opened again.
     pub(crate) fn closed(&self, id: u8) {
         self.ids().open[usize::from(id)] = false;
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let ids = self.ids.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // Nobody has opened context 0. A child's copy is its parent's to close.
+        let first = ids.first.take().filter(|_| !self.guard.is_child());
+        first.into_iter().for_each(Listener::close);
     }
 }
 

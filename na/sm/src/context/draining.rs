@@ -15,11 +15,8 @@ use crate::{
     link::Link,
     os::waiter::SmWaiter,
     receive::Intake,
-    rendezvous::packet::Packet,
+    rendezvous::packet::{GOODBYE, Packet},
 };
-
-/// The sentence of a connection that was closed in good order.
-pub(crate) const GOODBYE: &str = "closed in good order";
 
 /// Rounds of [`crate::receive::BURST`] that empty any ring.
 const DRAIN_ROUNDS: u32 = REQUESTS_SLOTS / crate::receive::BURST + 1;

@@ -20,7 +20,7 @@ use hg_na::{Error, GoneReason, Peer};
 use super::{
     SmContext,
     chores::{Source, token},
-    draining::{GOODBYE, for_the_other_side},
+    draining::for_the_other_side,
 };
 use crate::{
     arena::{LANE_BYTES, Lane},
@@ -36,7 +36,7 @@ use crate::{
     },
     region::table,
     rendezvous::{
-        packet::{GREETING_FDS, PACKET_MAX, Packet},
+        packet::{GOODBYE, GREETING_FDS, PACKET_MAX, Packet},
         process::ProcessWatch,
         socket::{Credentials, Received, Sent, Socket},
     },

@@ -41,7 +41,7 @@ use hg_na_memory::ForkGuard;
 use hg_na_parts::Flush;
 use rustc_hash::FxHashMap;
 
-use self::{draining::GOODBYE, partings::Partings, rounds::POLL_EMPTY_MIN};
+use self::{partings::Partings, rounds::POLL_EMPTY_MIN};
 use crate::{
     connection::{Connection, Phase},
     descriptor::RegionClaim,
@@ -52,7 +52,7 @@ use crate::{
     peers::Peers,
     receive::Intake,
     region::cma::Near,
-    rendezvous::{name::Target, packet::Packet, socket::Listener},
+    rendezvous::{name::Target, packet::GOODBYE, socket::Listener},
     wake::Intent,
 };
 
@@ -118,7 +118,14 @@ impl SmContext {
             None => Ok(waiter),
         };
         let made = SmWaiter::new(guest).and_then(watched);
-        let waiter = made.inspect_err(|_| shared.closed(id))?;
+        let waiter = match made {
+            Ok(waiter) => waiter,
+            Err(error) => {
+                listener.into_iter().for_each(Listener::close);
+                shared.closed(id);
+                return Err(error);
+            }
+        };
         Ok(Self {
             address: shared.name.address(id),
             guard: shared.guard,
@@ -337,9 +344,7 @@ impl Drop for SmContext {
             self.release(peer, Some(GOODBYE));
         }
         // Whoever opens the id next listens in its place.
-        if let Some(listener) = self.listener.take() {
-            listener.close(&Packet::Refuse(GOODBYE.to_owned()).encode());
-        }
+        self.listener.take().into_iter().for_each(Listener::close);
         self.shared.closed(self.id);
     }
 }

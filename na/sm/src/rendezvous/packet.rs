@@ -34,6 +34,9 @@ pub(crate) const GREETING_FDS: usize = 3;
 /// Longest sentence of a Refuse in bytes.
 const SENTENCE_MAX: usize = 256;
 
+/// The sentence of a connection that was closed in good order.
+pub(crate) const GOODBYE: &str = "closed in good order";
+
 /// Longest packet in bytes: the buffer to receive into. What follows a header is a sentence, or shorter.
 pub(crate) const PACKET_MAX: usize = 16 + SENTENCE_MAX;
 

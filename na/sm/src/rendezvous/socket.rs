@@ -40,7 +40,10 @@ use rustix::{
 use hg_na_memory::{ForkGuard, NotInherited};
 use hg_na_parts::limits::{nofile, os_error};
 
-use super::{name::Name, packet::Packet};
+use super::{
+    name::Name,
+    packet::{GOODBYE, Packet},
+};
 use crate::os::{
     closing::{close_elsewhere, has_room},
     errno,
@@ -322,16 +325,24 @@ impl Listener {
         Ok(None)
     }
 
-    /// Listens no more. Whoever waits to be accepted is sent this; a hang-up without a word would be a death.
-    pub(crate) fn close(mut self, word: &[u8]) {
+    /// Listens no more. Whoever waits to be accepted hears a goodbye; a hang-up without a word would be a death.
+    pub(crate) fn close(mut self) {
         if self.is_adopted {
             return;
         }
         // Nobody comes any more.
         let _closed_it_is_too = shutdown(self.socket.as_raw_fd(), Shutdown::Read);
         drop(self.reserve.take());
-        while let Ok(socket) = self.accept_now() {
-            let _unheard_is_fine = Socket::from(socket).send(word, &[]);
+        let word = Packet::Refuse(GOODBYE.to_owned()).encode();
+        loop {
+            match self.accept_now() {
+                Ok(socket) => drop(Socket::from(socket).send(&word, &[])), // Unheard is fine.
+                Err(Errno::EINTR | Errno::ECONNABORTED) => {}
+                Err(Errno::EAGAIN | Errno::EINVAL) => return,
+                Err(error) => {
+                    return tracing::warn!(%error, "who waits to be accepted hears no goodbye");
+                }
+            }
         }
     }
 
