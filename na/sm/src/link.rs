@@ -15,6 +15,7 @@ use crate::{
     rendezvous::{packet::Packet, socket::Socket},
     ring::{Broken, Consumer, Payload, Producer, Word},
     segment::Rings,
+    sync::{AtomicBool, Ordering},
     wake::{Bell, Intent},
 };
 
@@ -89,6 +90,8 @@ pub(crate) struct OwnSide {
     /// Where pages are asked for before they are touched ([`crate::os::room`]).
     pub(crate) make_pages: Option<MakePages>,
     pub(crate) bell: Doorbell,
+    /// Its context's: some peer is to be rung again.
+    pub(crate) unrung: Arc<AtomicBool>,
 }
 
 /// What the peer has sent, checked and mapped.
@@ -125,6 +128,8 @@ pub(crate) struct Link {
     space_bell: Bell,
     /// The last body found space, and no memory.
     lacks_pages: bool,
+    /// The peer was to be rung, and the system refused.
+    is_unrung: bool,
 }
 
 /// Where a body lies in the peer's arena; checked.
@@ -163,6 +168,7 @@ impl Link {
             attention_bell: Bell::default(),
             space_bell: Bell::default(),
             lacks_pages: false,
+            is_unrung: false,
         }
     }
 
@@ -228,8 +234,14 @@ impl Link {
     #[cold]
     pub(crate) fn ring(&mut self) {
         fail::point("ring");
-        if !self.theirs.ring() {
-            self.attention_bell = Bell::default(); // It is due again.
+        self.is_unrung = !self.theirs.ring();
+        self.own.unrung.fetch_or(self.is_unrung, Ordering::Relaxed); // Read by the thread that makes progress, as this is.
+    }
+
+    /// Rings the peer if that has failed.
+    pub(crate) fn ring_again(&mut self) {
+        if self.is_unrung {
+            self.ring();
         }
     }
 
@@ -298,8 +310,8 @@ impl Link {
     pub(crate) fn write_back(&mut self, ring: usize) {
         fail::point("write-back");
         self.rx[ring].write_back(&self.own.rings.popped[ring].0);
-        if self.space_bell.is_due(&self.theirs.rings.space_wanted.0) && !self.theirs.ring() {
-            self.space_bell = Bell::default(); // It is due again.
+        if self.space_bell.is_due(&self.theirs.rings.space_wanted.0) {
+            self.ring();
         }
     }
 

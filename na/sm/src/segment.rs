@@ -44,8 +44,8 @@ impl Rings {
     }
 
     /// The peer's, read-only. Its version was in the greeting, and whatever it holds is a claim.
-    pub(crate) fn open(fd: OwnedFd) -> Result<Self, Error> {
-        Mapping::open(&fd, SEGMENT_BYTES, SEGMENT_SEALS, Access::Read).map(Self::of)
+    pub(crate) fn open(fd: &OwnedFd) -> Result<Self, Error> {
+        Mapping::open(fd, SEGMENT_BYTES, SEGMENT_SEALS, Access::Read).map(Self::of)
     }
 
     fn of(mapping: Mapping) -> Self {

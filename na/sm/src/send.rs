@@ -38,7 +38,7 @@ impl Connection {
         if !may || !link.tx[ring].has_known_room(1) {
             return Inline::Refused;
         }
-        if publish_inline(link, kind, bytes, len) { Inline::Ring } else { Inline::Sent }
+        if push_inline(link, kind, bytes, len) { Inline::Ring } else { Inline::Sent }
     }
 
     /// A message is on its way, and others will follow soon: of a stream of requests, to which nothing comes back in between, and of
@@ -162,7 +162,7 @@ fn attempt(link: &mut Link, kind: Kind, message: &mut Message) -> Result<bool, B
     if len <= kind.short() {
         let mut bytes = [0; hg_na::INLINE_MAX];
         bytes[..len].copy_from_slice(message.as_slice());
-        if publish_inline(link, kind, &bytes, len) {
+        if push_inline(link, kind, &bytes, len) {
             link.ring();
         }
     } else if let Some(slots) = slots {
@@ -188,12 +188,7 @@ fn attempt(link: &mut Link, kind: Kind, message: &mut Message) -> Result<bool, B
 }
 
 #[inline(always)]
-fn publish_inline(
-    link: &mut Link,
-    kind: Kind,
-    bytes: &[u8; hg_na::INLINE_MAX],
-    len: usize,
-) -> bool {
+fn push_inline(link: &mut Link, kind: Kind, bytes: &[u8; hg_na::INLINE_MAX], len: usize) -> bool {
     let (words, _) = bytes.as_chunks::<8>();
     let word = |at: usize| u64::from_ne_bytes(words[at]);
     let len = u32::try_from(len).unwrap_or(0);

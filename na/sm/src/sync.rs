@@ -4,7 +4,7 @@
 //! The models have the same names from `tests/common/loom_sync.rs`, where `HG_WEAKEN=LABEL` turns that one into `Relaxed`, or
 //! into nothing for a fence: a model in `tests/loom.rs` must then fail.
 
-pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The ordering itself.
 #[inline(always)]

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 use std::{
-    collections::BTreeSet,
+    io::IoSlice,
     os::fd::{AsRawFd as _, BorrowedFd, RawFd},
     time::{Duration, Instant},
 };
@@ -13,30 +13,22 @@ use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
     libc,
+    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, socketpair},
     unistd::{read, write},
 };
-use watchdog::{LIMIT, Watchdog, in_time};
+use watchdog::{LIMIT, Watchdog, alone, in_time};
 
 #[path = "common/denied.rs"]
 mod denied;
+#[path = "common/eventfds.rs"]
+mod eventfds;
 
 use denied::deny;
+use eventfds::eventfds;
 
 fn open() -> Box<dyn Context> {
     let options = OpenOptions::listening();
     hg_na_sm::SmPlugin.open(&"sm://".parse().unwrap(), &options).unwrap().context(0).unwrap()
-}
-
-/// All eventfds of this process.
-fn eventfds() -> BTreeSet<RawFd> {
-    let name = |number: &RawFd| std::fs::read_link(format!("/proc/self/fd/{number}"));
-    let is_eventfd =
-        |number: &RawFd| name(number).is_ok_and(|it| it.as_os_str() == "anon_inode:[eventfd]");
-    let entries = std::fs::read_dir("/proc/self/fd").unwrap();
-    let number = |entry: std::io::Result<std::fs::DirEntry>| {
-        entry.unwrap().file_name().to_str().unwrap().parse().unwrap()
-    };
-    entries.map(number).filter(is_eventfd).collect()
 }
 
 /// The next write to it waits for a read that never comes.
@@ -69,40 +61,107 @@ fn deny_asynchronous_operations() {
     assert_eq!(Errno::result(made), Err(Errno::EAGAIN));
 }
 
+/// Does something in a thread of its own, to which packets are refused, too.
+fn without_packets(act: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            deny(&[libc::SYS_sendmsg], Errno::ENOBUFS);
+            let flags = SockFlag::SOCK_CLOEXEC;
+            let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+            let (bytes, none) = ([IoSlice::new(b"x")], MsgFlags::empty());
+            let sent = sendmsg::<UnixAddr>(pair.0.as_raw_fd(), &bytes, &[], none, None);
+            assert_eq!(sent, Err(Errno::ENOBUFS));
+            act();
+        });
+    });
+}
+
 #[test]
 fn a_doorbell_that_blocks_and_is_full_is_rung_all_the_same() {
-    is_rung_all_the_same();
+    alone(is_rung_all_the_same);
 }
 
 #[test]
 fn so_it_is_where_the_system_has_no_asynchronous_operations_left() {
-    deny_asynchronous_operations();
-    is_rung_all_the_same();
+    alone(|| {
+        deny_asynchronous_operations();
+        is_rung_all_the_same();
+    });
 }
 
 #[test]
-fn a_sleeper_whom_nothing_could_wake_is_woken_by_the_next_message() {
-    deny_asynchronous_operations();
-    let _watchdog = Watchdog::start();
-    let (mut one, mut other) = (open(), open());
-    let (to, start) = connect(one.as_mut(), other.as_mut());
-    while !other.may_sleep() {
-        assert_eq!(round(other.as_mut()), 0);
-    }
-    std::thread::scope(|scope| {
-        let one = one.as_mut();
-        scope.spawn(move || {
-            deny(&[libc::SYS_sendmsg], Errno::ENOBUFS);
-            post(one, to);
+fn a_sleeper_whom_nothing_could_wake_is_woken_once_the_system_lets_him_be() {
+    alone(|| {
+        deny_asynchronous_operations();
+        let _watchdog = Watchdog::start();
+        let (mut one, mut other) = (open(), open());
+        let (to, start) = connect(one.as_mut(), other.as_mut());
+        falls_asleep(other.as_mut());
+        without_packets(|| {
+            post(one.as_mut(), to);
+            assert!(!one.may_sleep(), "nobody would ring again");
         });
+        other.waiter().wait(Some(Duration::ZERO)).unwrap();
+        while round(other.as_mut()) == 0 {
+            in_time!(start, "nothing came");
+            round(one.as_mut());
+            other.waiter().wait(Some(Duration::ZERO)).unwrap();
+        }
     });
-    other.waiter().wait(Some(Duration::ZERO)).unwrap();
-    post(one.as_mut(), to);
-    let mut came = 0;
-    while came < 2 {
-        other.waiter().wait(Some(LIMIT)).unwrap();
-        came += round(other.as_mut());
-        in_time!(start, "only {came} came");
+}
+
+#[test]
+fn so_is_a_sender_who_sleeps_for_want_of_space() {
+    alone(|| {
+        deny_asynchronous_operations();
+        let _watchdog = Watchdog::start();
+        let (mut one, mut other) = (open(), open());
+        let (to, start) = connect(one.as_mut(), other.as_mut());
+        (0..MORE_THAN_A_RING).for_each(|_| post(one.as_mut(), to));
+        falls_asleep(one.as_mut());
+        let mut came = 0;
+        without_packets(|| {
+            (0..ROUNDS).for_each(|_| came += round(other.as_mut()));
+        });
+        assert!((1..MORE_THAN_A_RING).contains(&came), "{came}");
+        while came < MORE_THAN_A_RING {
+            came += round(other.as_mut());
+            one.waiter().wait(Some(Duration::ZERO)).unwrap();
+            round(one.as_mut());
+            in_time!(start, "only {came} came");
+        }
+    });
+}
+
+#[test]
+fn where_the_system_does_not_say_what_a_descriptor_is_nobody_is_blamed() {
+    alone(|| {
+        let _watchdog = Watchdog::start();
+        let (mut one, mut other) = (open(), open());
+        deny(&[libc::SYS_readlink, libc::SYS_readlinkat], Errno::EACCES);
+        let (to, start) = (one.lookup(other.address()).unwrap(), Instant::now());
+        post(one.as_mut(), to);
+        let mut done = Vec::new();
+        while !done.iter().any(|it| matches!(it, Completion::HungUp { .. })) {
+            in_time!(start, "it is connected");
+            one.progress(Instant::now(), &mut done).unwrap();
+            other.progress(Instant::now(), &mut Vec::new()).unwrap();
+        }
+        let said = format!("{done:?}");
+        assert!(said.contains("readlink") && !said.contains("broke the protocol"), "{said}");
+    });
+}
+
+/// Requests that a ring of 64 does not hold.
+const MORE_THAN_A_RING: usize = 100;
+/// In which all of a ring is taken, and that is said.
+const ROUNDS: u32 = 1000;
+
+fn falls_asleep(context: &mut dyn Context) {
+    let start = Instant::now();
+    while !context.may_sleep() {
+        assert_eq!(round(context), 0);
+        in_time!(start, "it does not sleep");
     }
 }
 

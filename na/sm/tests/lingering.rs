@@ -6,7 +6,7 @@ use std::{
     io::{IoSlice, Write as _},
     net::{TcpListener, TcpStream},
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use hg_na::{Completion, Context, Message, Op, OpenOptions, Plugin as _, QUIET};
@@ -14,6 +14,7 @@ use nix::{
     errno::Errno,
     libc::{self, linger},
     poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::eventfd::EventFd,
     sys::socket::{
         AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg,
         setsockopt, socket, sockopt,
@@ -21,10 +22,14 @@ use nix::{
     sys::wait::{WaitStatus, waitpid},
     unistd::{ForkResult, fork, pipe},
 };
-use watchdog::{Watchdog, in_time};
+use watchdog::{Watchdog, alone, in_time, until};
 
 #[path = "common/denied.rs"]
 mod denied;
+#[path = "common/eventfds.rs"]
+mod eventfds;
+
+use eventfds::eventfds;
 
 fn open(settings: &[(&str, &str)]) -> Box<dyn Context> {
     let mut options = OpenOptions::listening();
@@ -81,6 +86,10 @@ const OUT_OF_TURN: &[u8] = b"HgSm\x08\0\0\0\x06\0\0\0\x08\0\0\0\0\0\0\0\0\0\0\0"
 
 #[test]
 fn descriptors_whose_close_waits_hold_up_nobody_wherever_they_are_sent() {
+    alone(hold_up_nobody);
+}
+
+fn hold_up_nobody() {
     let _watchdog = Watchdog::start();
     type Sends = fn(&OwnedFd, RawFd);
     let cases: [(&str, Sends); 7] = [
@@ -131,6 +140,7 @@ fn descriptors_whose_close_waits_hold_up_nobody_wherever_they_are_sent() {
         target.progress(Instant::now(), &mut Vec::new()).unwrap();
     }
     assert!(!held.iter().all(|(stranger, _)| is_gone(stranger)));
+    until("who closes has nothing else to do", all_closers_wait);
     a_forked_child_lets_in_newcomers();
     let strangers: Vec<_> = held.into_iter().map(|(stranger, _ended)| stranger).collect();
     serves(target.as_mut(), last.as_mut());
@@ -138,11 +148,23 @@ fn descriptors_whose_close_waits_hold_up_nobody_wherever_they_are_sent() {
     all_are_gone(target.as_mut(), &strangers);
 }
 
+/// In close(2), where no lock is held that a child may need.
+fn all_closers_wait() -> bool {
+    std::fs::read_dir("/proc/self/task").unwrap().all(|task| {
+        let said = |file| std::fs::read_to_string(task.as_ref().unwrap().path().join(file));
+        // Who has ended meanwhile is not there any more.
+        said("comm").map_or(true, |name| name != "hg-sm-close\n")
+            || said("stat").map_or(true, |stat| stat.contains(") S "))
+    })
+}
+
 /// Whatever waits in this process.
 fn a_forked_child_lets_in_newcomers() {
     #[expect(unsafe_code, reason = "a child that goes on without executing another program")]
     // SAFETY:
-    // - the child takes no lock that another thread of this process may have held at the fork, and ends without unwinding.
+    // - the other threads of this process wait, and hold no lock: its test's harness and its watchdog to be told something, and those that
+    //   close descriptors in close(2).
+    // - the child ends without unwinding.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
             let serves = || serves(open(&[]).as_mut(), open(&[]).as_mut());
@@ -162,6 +184,10 @@ fn a_forked_child_lets_in_newcomers() {
 
 #[test]
 fn without_a_thread_descriptors_stay_open_until_there_is_one_and_then_newcomers_are_let_in() {
+    alone(stay_open_without_a_thread);
+}
+
+fn stay_open_without_a_thread() {
     let _watchdog = Watchdog::start();
     let (mut target, mut other) = (open(&[]), open(&[]));
     // Whoever sends wrong bytes alone has nothing closed for him.
@@ -169,7 +195,7 @@ fn without_a_thread_descriptors_stay_open_until_there_is_one_and_then_newcomers_
     harmless.iter().for_each(|it| send(it, &[0; 4096], &[]));
     let (mut strangers, mut pipes) = (Vec::new(), Vec::new());
     std::thread::scope(|scope| {
-        let target = target.as_mut();
+        let (target, other) = (target.as_mut(), other.as_mut());
         let (strangers, pipes) = (&mut strangers, &mut pipes);
         scope.spawn(move || {
             denied::deny(&[libc::SYS_clone, libc::SYS_clone3], Errno::EAGAIN);
@@ -183,6 +209,7 @@ fn without_a_thread_descriptors_stay_open_until_there_is_one_and_then_newcomers_
             for _ in 0..ROUNDS {
                 target.progress(Instant::now(), &mut Vec::new()).unwrap();
             }
+            who_connects_is_told_why_in_the_end(other, target);
         });
     });
     assert!(!strangers.iter().all(is_gone), "nobody keeps count");
@@ -190,6 +217,74 @@ fn without_a_thread_descriptors_stay_open_until_there_is_one_and_then_newcomers_
     all_are_gone(target.as_mut(), &strangers);
     serves(target.as_mut(), other.as_mut());
     all_are_gone(target.as_mut(), &pipes);
+}
+
+fn who_connects_is_told_why_in_the_end(other: &mut dyn Context, target: &dyn Context) {
+    let (to, now) = (other.lookup(target.address()).unwrap(), Instant::now());
+    other.post(1, Op::SendUnexpected { to, message: Message::copied(b"request") }).unwrap();
+    let mut done = Vec::new();
+    other.progress(now, &mut done).unwrap();
+    assert!(done.is_empty(), "it may be let in later");
+    for _ in 0..2 {
+        other.progress(now + 2 * LONGEST, &mut done).unwrap();
+    }
+    let said = format!("{done:?}");
+    assert!(said.contains("wait to be closed"), "{said}");
+}
+
+/// In which a connection is made, or none.
+const LONGEST: Duration = Duration::from_secs(30);
+
+#[test]
+fn eventfds_that_nobody_takes_are_closed_elsewhere() {
+    alone(|| {
+        let _watchdog = Watchdog::start();
+        let mut target = open(&[]);
+        let before = eventfds().len();
+        let cases = [vec![], b"nonsense".to_vec(), OUT_OF_TURN.to_vec(), hello()];
+        std::thread::scope(|scope| {
+            let target = target.as_mut();
+            scope.spawn(move || {
+                denied::deny(&[libc::SYS_clone, libc::SYS_clone3], Errno::EAGAIN);
+                let strangers = cases.map(|bytes| sends_three_eventfds(target, &bytes));
+                all_are_gone(target, &strangers);
+                assert_eq!(eventfds().len() - before, 3 * strangers.len());
+            });
+        });
+        let last = stranger(target.as_ref());
+        send(&last, b"nonsense", &[]);
+        all_are_gone(target.as_mut(), &[last]);
+        until("they are closed", || eventfds().len() == before);
+    });
+}
+
+#[test]
+fn who_is_refused_at_once_leaves_nothing_to_be_closed() {
+    alone(|| {
+        let _watchdog = Watchdog::start();
+        let (mut full, mut first) = (open(&[("max-peers", "1")]), open(&[]));
+        serves(full.as_mut(), first.as_mut());
+        std::thread::scope(|scope| {
+            let full = full.as_mut();
+            scope.spawn(move || {
+                denied::deny(&[libc::SYS_clone, libc::SYS_clone3], Errno::EAGAIN);
+                let sends = |_| sends_three_eventfds(full, &hello());
+                let strangers: Vec<_> = (0..MORE_THAN_MAY_WAIT).map(sends).collect();
+                all_are_gone(full, &strangers);
+            });
+        });
+    });
+}
+
+/// As a newcomer says it, who then sends his descriptors.
+fn hello() -> Vec<u8> {
+    [&b"HgSm\x08\0\0\0\x01\0\0\0\x10\0\0\0"[..], &[7; 16]].concat()
+}
+
+fn sends_three_eventfds(target: &dyn Context, bytes: &[u8]) -> OwnedFd {
+    let (stranger, eventfd) = (stranger(target), EventFd::new().unwrap());
+    send(&stranger, bytes, &[eventfd.as_fd().as_raw_fd(); 3]);
+    stranger
 }
 
 /// They are let in, and sent away.

@@ -1,15 +1,15 @@
 //! What is rare: events of the kernel, timers, memory given back. One call does what is due.
 
-use std::time::Instant;
+use std::{sync::atomic::Ordering, time::Instant};
 
-use hg_na::{Completion, Error, GoneReason, Peer, Told};
+use hg_na::{Completion, GoneReason, Peer, Told};
 
 use crate::{
     connection::Phase,
-    context::{SmContext, TRIM_AFTER},
+    context::{Moved, SmContext, TRIM_AFTER, handshake::reason_of},
     descriptor::{pair, split},
-    link::misbehaved,
-    os::waiter::LISTENER_TOKEN,
+    link::{Link, misbehaved},
+    os::{closing::room, waiter::LISTENER_TOKEN},
 };
 
 /// Packets of a process that has ended which are heard at once: more than a socket holds, unless a child of that process has it and
@@ -46,16 +46,17 @@ fn parse(token: u64) -> (Peer, Source) {
 impl SmContext {
     /// Does what is due; says whether something moved.
     #[cold]
-    pub(crate) fn chores(
-        &mut self,
-        now: Instant,
-        done: &mut Vec<Completion>,
-    ) -> Result<bool, Error> {
+    pub(crate) fn chores(&mut self, now: Instant, done: &mut Vec<Completion>) -> Moved {
         if self.is_sleeping {
             self.end_sleep();
         }
         self.has_chores = false;
         self.has_leftovers = true;
+        // Relaxed: what this thread has written.
+        if self.unrung.swap(false, Ordering::Relaxed) {
+            let all: Vec<Peer> = self.peers.iter().map(|it| it.peer).collect();
+            self.peers.each_link(&all, Link::ring_again);
+        }
         self.poll_kernel(now)?;
         let mut events = std::mem::take(&mut self.events);
         self.waiter.take_ready(&mut events);
@@ -115,14 +116,12 @@ impl SmContext {
             connection.timer = None;
             match connection.phase {
                 Phase::Waiting(deadline) if deadline > now => self.try_connect(peer, now, deadline),
-                Phase::Waiting(_) | Phase::Connecting | Phase::Greeting => {
-                    self.end(peer, GoneReason::TimedOut);
+                Phase::Waiting(_) => {
+                    self.end(peer, room().map_or_else(reason_of, |()| GoneReason::TimedOut));
                 }
-                Phase::Idle
-                | Phase::Starting
-                | Phase::Open
-                | Phase::Draining(_)
-                | Phase::HungUp(_) => {}
+                Phase::Connecting | Phase::Greeting => self.end(peer, GoneReason::TimedOut),
+                Phase::Idle | Phase::Starting | Phase::Open => {}
+                Phase::Draining(_) | Phase::HungUp(_) => {}
             }
         }
     }

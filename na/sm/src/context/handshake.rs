@@ -29,8 +29,9 @@ use crate::{
     fail,
     link::{Link, MakePages, OwnSide, TheirSide},
     os::{
-        closing::has_room,
+        closing::{close_elsewhere, room as room_to_close},
         event::{Doorbell, PeerBell},
+        mapping::seals_of,
         misbehaved, room,
         waiter::{EDGE_IN, LEVEL_IN, LISTENER_TOKEN},
     },
@@ -110,7 +111,8 @@ impl SmContext {
         let states = lanes.each_ref().map(|lane| Arc::clone(lane.states()));
         let arena = Arc::new(OwnArena { bytes: rings.share(), states });
         let make_pages = room::is_strict().then_some(Rings::make_pages as MakePages);
-        Ok((OwnSide { rings, arena, lanes, make_pages, bell: Doorbell::new()? }, segment))
+        let (bell, unrung) = (Doorbell::new()?, Arc::clone(&self.unrung));
+        Ok((OwnSide { rings, arena, lanes, make_pages, bell, unrung }, segment))
     }
 
     fn greet(
@@ -139,12 +141,10 @@ impl SmContext {
     pub(crate) fn accept(&mut self, now: Instant) {
         for _ in 0..ACCEPT_BURST {
             let Some(listener) = self.listener.as_mut() else { return };
-            if !has_room() {
-                return self.rest_listener(now);
-            }
-            match listener.accept() {
+            match room_to_close().map_err(|_| Error::Again).and_then(|()| listener.accept()) {
                 Ok(Some(socket)) => self.accepted(socket, now),
                 Ok(None) => return,
+                Err(Error::Again) => return self.rest_listener(now),
                 Err(error) => {
                     tracing::warn!(%error, "accepting a peer failed");
                     return self.rest_listener(now);
@@ -186,8 +186,7 @@ impl SmContext {
             Err(error) => {
                 let sentence = for_the_other_side(&reason_of(error));
                 tracing::debug!(sentence, "a peer was refused");
-                let _unheard_is_fine = socket.send(&Packet::Refuse(sentence).encode(), &[]);
-                return;
+                return socket.refuse(sentence);
             }
         };
         let peer = self.peers.add(Phase::Greeting).peer;
@@ -204,7 +203,14 @@ impl SmContext {
         let Some(socket) = &connection.socket else { return false };
         let mut buffer = [0; PACKET_MAX];
         let heard = match socket.recv(&mut buffer) {
-            Ok(Received::Message { len, fds }) => self.heard(peer, &buffer[..len], fds),
+            Ok(Received::Message { len, mut fds }) => {
+                let heard = self.heard(peer, &buffer[..len], &mut fds);
+                // The last close of memory waits for nobody, that of an eventfd may.
+                let unused =
+                    fds.unwrap_or_default().into_iter().filter(|it| seals_of(it).is_none());
+                close_elsewhere(unused.collect());
+                heard
+            }
             Ok(Received::Nothing) => return false,
             // No goodbye was said, as to one that was not accepted, too ([`Listener::close`]).
             Ok(Received::Closed) => {
@@ -221,22 +227,15 @@ impl SmContext {
         heard.map_err(|error| self.end(peer, reason_of(error))).is_ok()
     }
 
-    fn heard(
-        &mut self,
-        peer: Peer,
-        bytes: &[u8],
-        fds: Result<Vec<OwnedFd>, Error>,
-    ) -> Result<(), Error> {
+    fn heard(&mut self, peer: Peer, bytes: &[u8], fds: &mut Fds) -> Result<(), Error> {
         let packet = Packet::decode(bytes).map_err(Error::PeerGone)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         match (packet, &connection.phase) {
             (_, phase) if phase.over().is_some() => Ok(()),
-            (Packet::Refuse(words), _) if words == GOODBYE => {
-                Err(Error::PeerGone(GoneReason::Closed))
-            }
+            (Packet::Refuse(it), _) if it == GOODBYE => Err(Error::PeerGone(GoneReason::Closed)),
             (Packet::Refuse(words), _) => Err(refused(words)),
-            (Packet::Welcome(domain), Phase::Connecting) => self.welcomed(peer, domain, fds?),
-            (Packet::Hello(domain), Phase::Greeting) => self.greeted(peer, domain, fds?),
+            (Packet::Welcome(domain), Phase::Connecting) => self.welcomed(peer, domain, fds),
+            (Packet::Hello(domain), Phase::Greeting) => self.greeted(peer, domain, fds),
             (Packet::Map(name, proof), Phase::Open) => self.serve_map(peer, name, proof),
             (Packet::Mapped(name, status), Phase::Open) => self.mapped(peer, name, status, fds),
             (Packet::Unmap(name), Phase::Open) => {
@@ -248,7 +247,7 @@ impl SmContext {
         }
     }
 
-    fn greeted(&mut self, peer: Peer, domain: [u8; 16], fds: Vec<OwnedFd>) -> Result<(), Error> {
+    fn greeted(&mut self, peer: Peer, domain: [u8; 16], fds: &mut Fds) -> Result<(), Error> {
         let theirs = self.map(peer, domain, fds)?;
         let (own, segment) = self.own_side()?;
         self.heed(peer, &own, &theirs)?;
@@ -259,7 +258,7 @@ impl SmContext {
         self.opened(peer, own, theirs)
     }
 
-    fn welcomed(&mut self, peer: Peer, domain: [u8; 16], fds: Vec<OwnedFd>) -> Result<(), Error> {
+    fn welcomed(&mut self, peer: Peer, domain: [u8; 16], fds: &mut Fds) -> Result<(), Error> {
         let theirs = self.map(peer, domain, fds)?;
         let own = self.peers.find(peer).and_then(|it| it.own.take());
         let Some(own) = own else { return Ok(()) };
@@ -268,16 +267,17 @@ impl SmContext {
     }
 
     /// Checks and maps what a greeting carried.
-    fn map(&mut self, peer: Peer, domain: [u8; 16], fds: Vec<OwnedFd>) -> Result<TheirSide, Error> {
-        let fds: [OwnedFd; GREETING_FDS] =
-            fds.try_into().map_err(|_| misbehaved("its greeting carries too few descriptors"))?;
-        let [segment, table, bell] = fds;
+    fn map(&mut self, peer: Peer, domain: [u8; 16], fds: &mut Fds) -> Result<TheirSide, Error> {
+        let fds = fds.as_mut().map_err(|error| error.clone())?;
+        let few = || misbehaved("its greeting carries too few descriptors");
+        let [segment, table, _]: &[_; GREETING_FDS] = fds[..].try_into().map_err(|_| few())?;
         let socket = self.peers.find(peer).and_then(|it| it.socket.as_ref());
         Ok(TheirSide {
+            socket: Arc::downgrade(socket.ok_or(Error::UnknownPeer)?),
             rings: Arc::new(Rings::open(segment)?),
             table: self.shared.tables.open(domain, table)?,
-            bell: PeerBell::from_fd(bell)?,
-            socket: Arc::downgrade(socket.ok_or(Error::UnknownPeer)?),
+            // What is mapped is closed.
+            bell: PeerBell::from_fd(fds.drain(..).next_back().ok_or_else(few)?)?,
         })
     }
 
@@ -310,6 +310,9 @@ impl SmContext {
     }
 }
 
+/// The descriptors of a packet; what nobody takes is closed later.
+type Fds = Result<Vec<OwnedFd>, Error>;
+
 /// Who is at the other end of a socket.
 type Met = (Credentials, ProcessWatch);
 
@@ -329,7 +332,7 @@ fn refused(words: String) -> Error {
 }
 
 /// Why a peer is gone, from what went wrong while connecting.
-fn reason_of(error: Error) -> GoneReason {
+pub(super) fn reason_of(error: Error) -> GoneReason {
     match error {
         Error::PeerGone(reason) => reason,
         limit @ (Error::Limit { .. } | Error::NoMemory { .. }) => {

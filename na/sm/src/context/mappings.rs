@@ -52,7 +52,7 @@ impl SmContext {
         peer: Peer,
         name: RegionName,
         status: Status,
-        fds: Result<Vec<OwnedFd>, Error>,
+        fds: &Result<Vec<OwnedFd>, Error>,
     ) -> Result<(), Error> {
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         if !connection.maps.answered(name) {
@@ -66,7 +66,7 @@ impl SmContext {
             },
             (Status::Given, Err(no_place)) => {
                 tracing::warn!(error = %no_place, "shared memory of a peer is not mapped");
-                Err(no_place)
+                Err(no_place.clone())
             }
             (Status::NoSuch, _) => Err(Error::StaleDescriptor),
             (Status::NoDescriptor, _) => Err(Error::Limit {

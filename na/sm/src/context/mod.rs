@@ -29,7 +29,7 @@ mod views;
 use std::{
     collections::{BTreeSet, VecDeque},
     fmt,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -98,6 +98,8 @@ pub(crate) struct SmContext {
     /// Peers with whom transfers were to be begun later, and whether a sleep is to end when a word for a pin is free.
     later: BTreeSet<Peer>,
     wants_pins: Intent,
+    /// A peer was to be rung, and the system refused: it is tried again.
+    pub(crate) unrung: Arc<AtomicBool>,
     pub(crate) events: Vec<Told>,
     /// Rounds in a row that found nothing.
     pub(crate) empty_rounds: u32,
@@ -155,6 +157,7 @@ impl SmContext {
             ahead: 0,
             later: BTreeSet::new(),
             wants_pins: Intent::default(),
+            unrung: Arc::default(),
             events: Vec::new(),
             empty_rounds: 0,
             poll_after: POLL_EMPTY_MIN,
@@ -354,6 +357,9 @@ impl fmt::Debug for SmContext {
         write!(out, "SmContext({}, {} peers)", self.address, self.peers.len())
     }
 }
+
+/// Whether something moved.
+pub(crate) type Moved = Result<bool, Error>;
 
 /// When pages of arenas are looked at that were touched. What was used since the last look is looked at again after ten times that.
 pub(crate) const TRIM_AFTER: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
 //! Posting, cancelling and forgetting; none of it blocks, and nothing completes inside.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use hg_na::{
     Error, Exchange, Exchanged, GoneReason, Message, Op, OpId, Peer, QUIET, Rejected, Returned,
@@ -110,6 +110,9 @@ impl SmContext {
             && let Some(link) = self.peers.find(to).and_then(|it| it.link.as_mut())
         {
             link.ring();
+            if self.unrung.load(Ordering::Relaxed) {
+                self.chore(); // No sleep may last meanwhile. Relaxed: what this thread has written.
+            }
         }
         if token & QUIET == 0 {
             self.finished.push(done(id, token, Returned::Nothing));

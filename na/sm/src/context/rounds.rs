@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use hg_na::{Completion, Error, Message, Peer, Tag};
 
 use crate::{
-    context::SmContext,
+    context::{Moved, SmContext},
     link::{Link, REQUESTS, misbehaved},
+    sync::Ordering,
     wake::before_second_look,
 };
 
@@ -33,11 +34,7 @@ const POLL_EMPTY_MAX: u32 = 2048;
 impl SmContext {
     /// One round. What is rare is asked for by `has_chores` and `has_leftovers`.
     #[inline(always)]
-    pub(crate) fn round(
-        &mut self,
-        now: Instant,
-        done: &mut Vec<Completion>,
-    ) -> Result<bool, Error> {
+    pub(crate) fn round(&mut self, now: Instant, done: &mut Vec<Completion>) -> Moved {
         if self.guard.is_child() {
             return Err(Error::Forked);
         }
@@ -81,11 +78,7 @@ impl SmContext {
     }
 
     #[cold]
-    fn round_with_chores(
-        &mut self,
-        now: Instant,
-        done: &mut Vec<Completion>,
-    ) -> Result<bool, Error> {
+    fn round_with_chores(&mut self, now: Instant, done: &mut Vec<Completion>) -> Moved {
         let moved = self.chores(now, done)?;
         let taken = self.poll_hot(done);
         Ok(self.end_round(now, done, taken)? || moved)
@@ -93,12 +86,7 @@ impl SmContext {
 
     /// The end of a round that found nothing, or that has more to hand out than came out of rings.
     #[inline(never)]
-    fn end_round(
-        &mut self,
-        now: Instant,
-        done: &mut Vec<Completion>,
-        taken: u32,
-    ) -> Result<bool, Error> {
+    fn end_round(&mut self, now: Instant, done: &mut Vec<Completion>, taken: u32) -> Moved {
         let mut moved = taken > 0;
         self.ahead = 0;
         self.has_chores |= now >= self.poll_at;
@@ -294,7 +282,8 @@ impl SmContext {
         }
         before_second_look();
         self.tell_later();
-        let found = self.second_look() | self.flush_backlog();
+        // Relaxed: what this thread has written.
+        let found = self.second_look() | self.flush_backlog() | self.unrung.load(Ordering::Relaxed);
         if found || self.has_chores || !self.finished.is_empty() {
             self.peers.each_link(&self.hot, Link::unpark);
             self.end_sleep();

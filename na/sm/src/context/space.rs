@@ -10,7 +10,7 @@
 //! nothing for long is asked to ring ([`crate::wake`]), and costs nothing until it does: a process that is stopped never
 //! does. Only a ring that holds something is left to its consumer: what else a message waits for, nobody would ring about.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::atomic::Ordering};
 
 use hg_na::Peer;
 
@@ -38,7 +38,9 @@ impl SmContext {
                     self.look_for_space(to);
                 }
                 // Whoever has posted knows of his own. A sleeper waits for those before it, and their peer does not ring any more.
-                if (has_room || moved && had_several) && self.is_sleeping {
+                // Nor does one who could not be rung. Relaxed: what this thread has written.
+                let is_unrung = self.unrung.load(Ordering::Relaxed);
+                if (has_room || moved && had_several || is_unrung) && self.is_sleeping {
                     self.chore();
                 }
                 moved

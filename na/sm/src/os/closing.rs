@@ -8,10 +8,15 @@ use std::{
     thread,
 };
 
+use hg_na::Error;
+
 use super::signals::{Closing, Signals};
 
-/// With so many threads, and descriptors that wait for one, nobody is accepted and no connection is made, since each may add some.
+/// With so many threads, and descriptors that wait for one, nobody is accepted and no connection is made, since each may add some. Those that
+/// are open already may add more descriptors, which wait.
 const CLOSING_MAX: usize = 64;
+/// Questions in a row in vain, each some time after the one before, after which what waits is not just slow.
+const LASTS: u32 = 10;
 const STACK_BYTES: usize = 64 << 10;
 
 /// Closes them without waiting. Where no thread is to be had they stay open until there is one.
@@ -22,20 +27,28 @@ pub(crate) fn close_elsewhere(fds: Vec<OwnedFd>) {
 }
 
 /// Whether one more connection may be made.
-pub(crate) fn has_room() -> bool {
-    let Ok(process) = Signals::of_process() else { return false };
+///
+/// # Errors
+/// [`Error::Limit`]: too much waits to be closed. It is warned of, once, where that lasts.
+pub(crate) fn room() -> Result<(), Error> {
+    let process = Signals::of_process()?;
     start_closer(process);
     let mut closing = lock(process);
-    let has_room = closing.threads + closing.queue.len() < CLOSING_MAX;
-    let is_news = !has_room && !mem::replace(&mut closing.was_told, true);
-    drop(closing);
-    if is_news {
-        tracing::warn!(
-            "{CLOSING_MAX} descriptors of others wait to be closed (TCP sockets that linger, most likely): until it is fewer, no \
-             connection is made in this process. This is said once"
-        );
+    if closing.threads + closing.queue.len() < CLOSING_MAX {
+        closing.asked_in_vain = 0;
+        return Ok(());
     }
-    has_room
+    closing.asked_in_vain = closing.asked_in_vain.saturating_add(1);
+    let lasts = closing.asked_in_vain == LASTS;
+    drop(closing);
+    let limit = CLOSING_MAX as u64;
+    let what = "descriptors of others that wait to be closed, with which no connection is made";
+    let remedy = "end who has sent them (TCP sockets that linger, most likely)";
+    let error = Error::Limit { what, limit, remedy };
+    if lasts {
+        tracing::warn!("{error}");
+    }
+    Err(error)
 }
 
 /// Starts a thread for what waits for one.

@@ -52,7 +52,7 @@ impl PeerBell {
     /// # Errors
     /// `PeerGone(Misbehaved)` when it is no eventfd.
     pub(crate) fn from_fd(eventfd: OwnedFd) -> Result<Self, Error> {
-        if is_eventfd(&eventfd) {
+        if is_eventfd(&eventfd)? {
             return Ok(Self(eventfd));
         }
         Err(misbehaved("it sent a descriptor that is no eventfd as its doorbell"))
@@ -66,10 +66,10 @@ impl PeerBell {
 
 /// Asks /proc for the name of the file behind a descriptor: first of the process, and of the thread where the process's first
 /// thread has ended. What is looked up below `thread-self` makes the end of its process dear to the kernel.
-pub(crate) fn is_eventfd(fd: &OwnedFd) -> bool {
+pub(crate) fn is_eventfd(fd: &OwnedFd) -> Result<bool, Error> {
     let ask = |whose| std::fs::read_link(format!("/proc/{whose}/fd/{}", fd.as_raw_fd()));
-    let name = ask("self").or_else(|_| ask("thread-self"));
-    name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
+    let name = ask("self").or_else(|_| ask("thread-self")).map_err(|e| os_error("readlink", e))?;
+    Ok(name.as_os_str() == "anon_inode:[eventfd]")
 }
 
 #[cfg(test)]

@@ -77,12 +77,7 @@ impl Access {
     /// Reads the word of a table; what is unknown cannot be mapped.
     #[inline]
     pub(crate) fn of_word(word: u64) -> Option<Self> {
-        match word {
-            1 => Some(Self::Read),
-            2 => Some(Self::Write),
-            3 => Some(Self::Frozen),
-            _ => None,
-        }
+        [Self::Read, Self::Write, Self::Frozen].into_iter().find(|it| *it as u64 == word)
     }
 
     /// Seals of memory of [`crate::shared`] that is mapped so.

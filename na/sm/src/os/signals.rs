@@ -55,7 +55,7 @@ pub(crate) struct Signals {
 pub(crate) struct Closing {
     pub(crate) queue: Vec<OwnedFd>,
     pub(crate) threads: usize,
-    pub(crate) was_told: bool,
+    pub(crate) asked_in_vain: u32,
 }
 
 /// That of this process: one that was leaked. No lock, which a child that is forked meanwhile would find locked.

@@ -27,8 +27,8 @@ impl PeerTables {
     ///
     /// # Errors
     /// `PeerGone(Misbehaved)`, [`Error::Limit`].
-    pub(crate) fn open(&self, domain: [u8; 16], fd: OwnedFd) -> Result<Arc<PeerTable>, Error> {
-        let stat = verify(&fd, TABLE_SEALS)?;
+    pub(crate) fn open(&self, domain: [u8; 16], fd: &OwnedFd) -> Result<Arc<PeerTable>, Error> {
+        let stat = verify(fd, TABLE_SEALS)?;
         let file = (stat.st_dev, stat.st_ino);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let live = known.get(&domain).and_then(|(file, table)| Some((*file, table.upgrade()?)));
@@ -37,7 +37,7 @@ impl PeerTables {
         {
             return Ok(Arc::clone(table));
         }
-        let table = Arc::new(PeerTable::open(domain, &fd)?);
+        let table = Arc::new(PeerTable::open(domain, fd)?);
         if live.is_none() {
             if known.len() == known.capacity() {
                 known.retain(|_, (_, table)| table.strong_count() > 0);
@@ -60,7 +60,7 @@ mod tests {
         let tables = PeerTables::default();
         let open = |owned: &OwnedTable, domain| {
             let fd = owned.fd().unwrap().try_clone_to_owned().unwrap();
-            tables.open(domain, fd).unwrap()
+            tables.open(domain, &fd).unwrap()
         };
         let honest = OwnedTable::create([7; 16]).unwrap();
         let liar = OwnedTable::create([7; 16]).unwrap();
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn the_inode_of_another_device_and_what_is_no_memfd_are_not_the_table_that_is_known() {
         let tables = PeerTables::default();
-        let open = |fd| tables.open([7; 16], fd);
+        let open = |fd: OwnedFd| tables.open([7; 16], &fd);
         let honest = OwnedTable::create([7; 16]).unwrap();
         let sent = || honest.fd().unwrap().try_clone_to_owned().unwrap();
         let first = open(sent()).unwrap();
@@ -103,7 +103,7 @@ mod tests {
         for number in 0..100 {
             let owned = OwnedTable::create([number; 16]).unwrap();
             let fd = owned.fd().unwrap().try_clone_to_owned().unwrap();
-            tables.open([number; 16], fd).unwrap();
+            tables.open([number; 16], &fd).unwrap();
         }
         assert!(tables.0.lock().unwrap().len() < 10);
     }

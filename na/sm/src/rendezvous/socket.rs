@@ -45,7 +45,7 @@ use super::{
     packet::{GOODBYE, Packet},
 };
 use crate::os::{
-    closing::{close_elsewhere, has_room},
+    closing::{close_elsewhere, room},
     errno,
     event::is_eventfd,
     mapping::seals_of,
@@ -147,9 +147,7 @@ impl Socket {
     /// `PeerGone(Unreachable)` when nobody listens there, [`Error::Again`] when too many wait there
     /// to be accepted, or here to be closed, [`Error::Limit`].
     pub(crate) fn connect(name: &Name, context: u8) -> Result<Self, Error> {
-        if !has_room() {
-            return Err(Error::Again);
-        }
+        room().map_err(|_| Error::Again)?;
         let socket = new_socket()?;
         match connect(socket.as_raw_fd(), &abstract_address(name, context)?) {
             Ok(()) => Ok(Self::from(socket)),
@@ -212,27 +210,42 @@ impl Socket {
         let fds: Vec<OwnedFd> = rights.flatten().collect();
         let are_lost = flags.contains(ReturnFlags::CTRUNC);
         let wrong = if flags.contains(ReturnFlags::TRUNC) {
-            format!("it sent a packet of more than {room} bytes")
+            misbehaved(format!("it sent a packet of more than {room} bytes"))
         } else if fds.len() > PACKET_FDS_MAX || are_lost && fds.len() == PACKET_FDS_MAX {
-            "it sent more descriptors than a packet may carry".to_owned()
-        } else if !fds.iter().all(|fd| seals_of(fd).is_some() || is_eventfd(fd)) {
-            "it sent a descriptor that is neither memory nor an eventfd".to_owned()
+            misbehaved("it sent more descriptors than a packet may carry")
+        } else if let Err(error) = fds.iter().try_for_each(check_kind) {
+            error
         } else if !are_lost {
             take(self.fd());
+            // From a closed end this is what recvmsg returns for ever.
+            let is_end = len == 0 && fds.is_empty();
             let packet = Received::Message { len, fds: Ok(fds) };
-            // An empty packet is no message of ours; from a closed end it is what recvmsg returns for ever.
-            return Ok(if len == 0 { Received::Closed } else { packet });
+            return Ok(if is_end { Received::Closed } else { packet });
         } else {
             // There was room in the buffer, so the kernel could not install them. To take it drops them: those of another user wait.
             let no_place = os_error("recvmsg", Errno::EMFILE);
-            if self.peer_credentials()?.uid != geteuid().as_raw() {
+            if !self.is_of_own_user() {
                 return Err(no_place);
             }
             take(self.fd());
             return Ok(Received::Message { len, fds: Err(no_place) });
         };
         close_elsewhere(fds);
-        Err(misbehaved(wrong))
+        Err(wrong)
+    }
+
+    /// Refuses who has connected. What one of this user has said is heard first, so that nothing is left in the socket whose close might
+    /// wait: malice of this user's own is no concern here.
+    pub(crate) fn refuse(&self, sentence: String) {
+        // The sentence is a courtesy: a peer that does not take it sees the hang-up.
+        let _sent = self.send(&Packet::Refuse(sentence).encode(), &[]);
+        if self.is_of_own_user() {
+            let _unheard = self.recv(&mut [0; super::packet::PACKET_MAX]);
+        }
+    }
+
+    fn is_of_own_user(&self) -> bool {
+        self.peer_credentials().is_ok_and(|other| other.uid == geteuid().as_raw())
     }
 
     /// Who is at the other end: who connected, or who listened.
@@ -268,11 +281,10 @@ impl Listener {
     pub(crate) fn bind(name: &Name, context: u8) -> Result<Self, Error> {
         let socket = new_socket()?;
         match bind(socket.as_raw_fd(), &abstract_address(name, context)?) {
-            Ok(()) => {}
-            Err(Errno::EADDRINUSE) => return Err(Error::AddressInUse(name.address(context))),
-            Err(error) => return Err(os_error("bind", error)),
+            Ok(()) => Self::listen(socket, false),
+            Err(Errno::EADDRINUSE) => Err(Error::AddressInUse(name.address(context))),
+            Err(error) => Err(os_error("bind", error)),
         }
-        Self::listen(socket, false)
     }
 
     /// Listens at a socket that this process was started with, bound to context 0 of the name.
@@ -307,12 +319,12 @@ impl Listener {
     /// listener level-triggered, and the rest is told again.
     ///
     /// # Errors
-    /// [`Error::Limit`] when not even the reserve is left, [`Error::Os`].
+    /// [`Error::Again`] when not even the reserve is left, [`Error::Os`].
     pub(crate) fn accept(&mut self) -> Result<Option<Socket>, Error> {
         for _ in 0..REFUSALS_MAX {
             if self.reserve.is_none() {
-                // Somebody else took its place before; without it nothing can be refused.
-                self.reserve = Some(new_socket()?);
+                // Somebody else took its place, or who was refused before is not closed yet; without it nothing can be refused.
+                self.reserve = Some(new_socket().map_err(|_| Error::Again)?);
             }
             match self.accept_now() {
                 Ok(socket) => return Ok(Some(Socket::from(socket))),
@@ -358,12 +370,9 @@ impl Listener {
                  with `ulimit -n` there, or connect fewer peers",
                 nofile()
             );
-            // The sentence is a courtesy: a peer that does not take it sees the hang-up.
-            let _sent = Socket::from(socket).send(&Packet::Refuse(sentence).encode(), &[]);
+            Socket::from(socket).refuse(sentence);
             tracing::warn!("no file descriptor left: a peer was refused");
         });
-        // The refused one is closed by now, and its place free, unless another thread took it.
-        self.reserve = new_socket().ok();
         match refused {
             Ok(()) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => Ok(()),
             Err(error) => Err(os_error("accept4", error)),
@@ -391,6 +400,14 @@ fn peek(
         Err(Errno::ECONNRESET) => look(),
         other => other,
     }
+}
+
+/// Memory and eventfds are taken.
+fn check_kind(fd: &OwnedFd) -> Result<(), Error> {
+    if seals_of(fd).is_some() || is_eventfd(fd)? {
+        return Ok(());
+    }
+    Err(misbehaved("it sent a descriptor that is neither memory nor an eventfd"))
 }
 
 /// Takes the packet that was looked at, without descriptors.

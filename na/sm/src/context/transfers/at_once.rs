@@ -72,7 +72,7 @@ impl SmContext {
         };
         let Some((carried, wants_mapping)) = begun else { return self.begin_later(peer) };
         if wants_mapping {
-            self.wish_for_mapping(peer, direction, claim, len);
+            self.want_mapping(peer, direction, claim, len);
         }
         Begun::Ready(Box::new(carried))
     }

@@ -38,7 +38,7 @@ impl SmContext {
         };
         let id = self.next_id(peer);
         // In this way any transfer costs more than a mapping does.
-        self.wish_for_mapping(peer, direction, &claim, u64::MAX);
+        self.want_mapping(peer, direction, &claim, u64::MAX);
         let found = self.peers.find(peer).expect("found when the transfer was checked");
         let (moved, asked) = (0, None);
         found.ferry.take(Transfer { id, token, direction, claim, local, remote, moved, asked });
@@ -69,13 +69,7 @@ impl SmContext {
     }
 
     /// A transfer of `len` bytes was not done at once: asks for a mapping where one would serve it, and is worth it.
-    fn wish_for_mapping(
-        &mut self,
-        peer: Peer,
-        direction: Direction,
-        claim: &RegionClaim,
-        len: u64,
-    ) {
+    fn want_mapping(&mut self, peer: Peer, direction: Direction, claim: &RegionClaim, len: u64) {
         let Some(connection) = self.peers.find(peer).filter(|it| it.is_open()) else { return };
         let Some(link) = &connection.link else { return };
         // Nothing is remembered, nor asked for, in the name of a claim that the table denies.

@@ -194,7 +194,9 @@ fn at_the_limit_a_peer_is_refused_with_a_sentence_and_a_later_one_is_not() {
         return;
     }
     let (name, mut listener) = listening();
-    let waiting = [Socket::connect(&name, 0).unwrap(), Socket::connect(&name, 0).unwrap()];
+    let waiting = [(); 5].map(|()| Socket::connect(&name, 0).unwrap());
+    let bell = Doorbell::new().unwrap();
+    waiting.iter().for_each(|it| _ = it.send(b"greeting", &[bell.fd(); 3]).unwrap());
     let filler = use_up_descriptors();
     assert!(filler.len() < 64, "the limit was reached");
     assert!(listener.accept().unwrap().is_none());
