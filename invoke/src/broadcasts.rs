@@ -126,6 +126,11 @@ impl Broadcasts {
         self.of.get(&name).is_some_and(|it| it.left & (1 << place) != 0)
     }
 
+    /// Whether somebody here is to be told that it has run.
+    pub(crate) fn tells(&self, name: Name) -> bool {
+        self.of.get(&name).is_some_and(|it| it.notify.is_some())
+    }
+
     /// One has run it, with all below, or will not. What has become of the whole, if that was the last one.
     pub(crate) fn end(&mut self, name: Name, place: u32, failed: Option<Error>) -> Option<Ended> {
         let broadcast = self.of.get_mut(&name)?;

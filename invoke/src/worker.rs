@@ -143,7 +143,8 @@ pub struct Worker {
     caller: Cell<u32>,
     /// The first process that was found gone.
     gone: RefCell<Option<Error>>,
-    /// The first that was missed here, by a call, a result, or whoever was to be told. No barrier fails for it: it may have left behind its end.
+    /// The first that was missed here, by a call, a result, or whoever was to be told: named where `gone` is none. No barrier fails for it: it may have
+    /// left behind its end.
     missed: RefCell<Option<Error>>,
     /// Of `gone`, when another process has told of it: that one.
     heard: Cell<Option<u32>>,
@@ -265,18 +266,20 @@ impl Worker {
         self.is_inside.get().then(|| self.place_of(self.caller.get()))
     }
 
-    /// The first process that was found gone: [`Error::Gone`]. A worker that was closed while its process lives, in good order ([`Worker::finish`]) or by a
-    /// drop or a panic, counts once it is missed here: by a call, by whoever waits for a result or to be told, or by a barrier that was entered without
-    /// it.
+    /// A process that was found gone: [`Error::Gone`]. A worker that was closed while its process lives, in good order ([`Worker::finish`]) or by a
+    /// drop or a panic, counts once it is missed here: by a call or a broadcast, by whoever waits for a result or to be told (of a broadcast: of those whom this
+    /// worker tells), or by a barrier that was entered without it. Another process is named in place of one that was missed so, once it is found to have ended.
     #[must_use]
     pub fn gone(&self) -> Option<Error> {
         self.gone.borrow().clone().or_else(|| self.missed.borrow().clone())
     }
 
-    /// Somebody was to do something for this worker, and is gone.
+    /// What this worker has asked for has failed: somebody was to do it who is gone, where that is why.
     #[cold]
     fn miss(&self, error: &Error) {
-        self.missed.borrow_mut().get_or_insert_with(|| error.clone());
+        if let Error::Gone { .. } = error {
+            self.missed.borrow_mut().get_or_insert_with(|| error.clone());
+        }
     }
 
     /// What was called so far leaves, as far as there is room.
@@ -504,12 +507,13 @@ impl Worker {
             self.gone.borrow_mut().get_or_insert_with(|| error.clone());
         }
         let waiting = self.answers.borrow_mut().remove_all(end);
-        if !notices.is_empty() || !waiting.is_empty() {
+        let unread = self.unread.borrow_mut().remove_all(end);
+        let waits_for_read = unread.iter().any(|it| it.told.is_some());
+        if !notices.is_empty() || !waiting.is_empty() || waits_for_read {
             self.miss(&error);
         }
         notices.into_iter().for_each(|it| it.count(Some(error.clone())));
         waiting.into_iter().for_each(|it| it.fail(error.clone()));
-        let unread = self.unread.borrow_mut().remove_all(end);
         unread.into_iter().for_each(|it| self.tell_of_buffer(it.told, Some(error.clone())));
         self.owed.borrow_mut().lose(end);
         self.lose_broadcasts(end, &error);

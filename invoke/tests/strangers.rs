@@ -368,6 +368,7 @@ fn types_that_panic_when_they_are_read_keep_nobody() {
             worker.broadcast_with(take, (Grumpy,), How::default().when_run(&ran)).unwrap();
             let ended = ran.wait(&worker);
             assert!(matches!(ended, Err(Error::Gone { process: 0, .. })), "{ended:?}");
+            assert_eq!(worker.gone(), None, "it has not run, and nobody is gone");
         }
         worker.quiesce().unwrap();
     });

@@ -134,13 +134,24 @@ impl Worker {
         for (end, place) in self.tree(name.root).below(self.me).zip(0..) {
             match self.pass(end, tag, group, bytes) {
                 Ok(()) => self.passed(name, end, place),
-                Err(gone @ Error::Gone { .. }) => self.end_broadcast(name, place, Some(gone)),
-                Err(other) => {
-                    let (process, why) = (self.place_of(end).process, other.to_string().into());
-                    self.end_broadcast(name, place, Some(Error::Gone { process, why }));
-                }
+                Err(error) => self.end_below(name, (end, place), error),
             }
         }
+    }
+
+    /// It does not reach one of those below: what is said of that names a process, which is missed where it was to run what this worker broadcasts.
+    pub(super) fn end_below(&self, name: Name, (end, place): (u32, u32), error: Error) {
+        if name.root == self.me {
+            self.miss(&error);
+        }
+        let gone = match error {
+            gone @ Error::Gone { .. } => gone,
+            other => {
+                let (process, why) = (self.place_of(end).process, other.to_string().into());
+                Error::Gone { process, why }
+            }
+        };
+        self.end_broadcast(name, place, Some(gone));
     }
 
     /// It goes no further, since this worker leaves.
@@ -282,6 +293,9 @@ impl Worker {
             if let Some((_, place)) = place
                 && self.broadcasts.borrow().awaits(name, place)
             {
+                if self.broadcasts.borrow().tells(name) {
+                    self.miss(error);
+                }
                 self.end_broadcast(name, place, Some(error.clone()));
             }
         }
@@ -292,7 +306,6 @@ impl Worker {
         let ended = self.broadcasts.borrow_mut().end(name, place, failed);
         let Some(Ended { name, failed, notify }) = ended else { return };
         if let Some(synchronizer) = notify {
-            failed.iter().for_each(|error| self.miss(error));
             synchronizer.count(failed);
             return;
         }

@@ -163,7 +163,9 @@ impl Worker {
                 }
                 Err(error) => {
                     port.flush(end);
-                    return Err(self.error_of(to, error));
+                    let error = self.error_of(to, error);
+                    self.miss(&error);
+                    return Err(error);
                 }
             }
         }
@@ -243,9 +245,7 @@ impl Worker {
             ChannelError::TooLong { len, max } => Error::TooLong { len, max },
             ChannelError::NoSuchEnd { .. } => Error::NoSuchPlace(to),
             ChannelError::Gone { reason, .. } => {
-                let gone = Error::Gone { process: to.process, why: reason.to_string().into() };
-                self.miss(&gone);
-                gone
+                Error::Gone { process: to.process, why: reason.to_string().into() }
             }
             other => Error::Setup(other.to_string()),
         }

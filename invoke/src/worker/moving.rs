@@ -335,6 +335,9 @@ impl Worker {
 
     fn end_transfer(&self, number: u64, transfer: Transfer) {
         let Transfer { end, failed, then, .. } = transfer;
+        if let (Some(error), After::Tell(_) | After::Release(Some(_))) = (&failed, &then) {
+            self.miss(error);
+        }
         match then {
             After::Tell(told) => told.count(failed),
             After::Release(told) => {

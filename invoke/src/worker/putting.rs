@@ -172,7 +172,7 @@ impl Worker {
                     let _charge = if is_own { None } else { self.held.borrow().charge_of(key) };
                     self.start(number, end, slices, After::PassOn { name, place, _charge });
                 }
-                Err(error) => self.end_broadcast(name, place, Some(self.gone_by(end, error))),
+                Err(error) => self.end_below(name, (end, place), error),
             }
         }
     }
@@ -208,20 +208,9 @@ impl Worker {
         port.release(end, number);
         drop(port);
         if let Some(error) = failed {
-            self.end_broadcast(name, place, Some(self.gone_by(end, error)));
+            self.end_below(name, (end, place), error);
         }
         self.tell_due();
-    }
-
-    /// Of a broadcast that ends there: what is said of it names a process.
-    fn gone_by(&self, end: u32, error: Error) -> Error {
-        match error {
-            gone @ Error::Gone { .. } => gone,
-            other => {
-                let (process, why) = (self.place_of(end).process, other.to_string().into());
-                Error::Gone { process, why }
-            }
-        }
     }
 
     /// The bytes are in the memory of this worker.
