@@ -210,7 +210,8 @@ impl Fabric {
         self
     }
 
-    /// Opens the workers of this process, the first one first. Collective: where one process fails, all do.
+    /// Opens the workers of this process, the first one first. Collective: where one process fails, all do, but for what fails last, which is
+    /// the start of its service threads: the others' workers are opened then, and find it gone.
     ///
     /// `sm://`; `tcp://host`; `sm+tcp://host`, which is shared memory inside a node and TCP between nodes; libfabric's `ofi+...`; or, with the
     /// features of the same names, `verbs://`, and `visor://` through the daemon of each node. Each process listens at an address of its own, which the
@@ -311,11 +312,14 @@ fn introduce(
     functions: &Functions,
 ) -> Result<(Opened, Vec<Introduction>), Error> {
     let encoding = |error: codec::CodecError| Error::Setup(error.to_string());
-    let own = opened.as_ref().map(|it| &it.own).map_err(Error::to_string);
-    let mut bytes = vec![0; codec::Default::size(&own).map_err(encoding)?];
-    codec::Default::encode(&own, &mut bytes).map_err(encoding)?;
+    let told = opened.and_then(|it| Ok((encoded(&Ok(&it.own)).map_err(encoding)?, it)));
+    let bytes = match &told {
+        Ok((bytes, _)) => bytes.clone(),
+        // Nothing is none that can be read.
+        Err(error) => encoded(&Err(error.to_string())).unwrap_or_default(),
+    };
     let gathered = group.all_gather(&bytes).map_err(Error::Setup);
-    let opened = opened?;
+    let (_, opened) = told?;
     let gathered = gathered?;
     let mut all = Vec::new();
     for (rank, bytes) in gathered.iter().enumerate() {
@@ -328,6 +332,13 @@ fn introduce(
     }
     compare(group.rank(), &opened.own, &all, functions)?;
     Ok((opened, all))
+}
+
+/// What a process says.
+fn encoded(told: &Result<&Introduction, String>) -> Result<Vec<u8>, codec::CodecError> {
+    let mut bytes = vec![0; codec::Default::size(told)?];
+    codec::Default::encode(told, &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Whether all have the same, where that is to be so.

@@ -103,8 +103,8 @@
 //! ```
 //!
 //! # State
-//! A function is no closure: what it works on lies in a `static`, or in a `thread_local!`, which is one worker's, since functions run in the thread that makes progress of their
-//! worker. A service thread ([`Fabric::services`]) has its own.
+//! A function is no closure: what it works on lies in a `static`, or in a `thread_local!`, since functions run in the thread that makes progress of their
+//! worker: it is one worker's where each has a thread of its own. A service thread ([`Fabric::services`]) has its own.
 //!
 //! [`Worker::memory_of`] finds memory that others have allocated here. A [`Buffer`] of one's own ([`Worker::allocate`]) it does not find: its owner keeps it where
 //! the functions find it, in a `thread_local!` as well, and they compare its [`Buffer::locator`] if there are several.
