@@ -10,10 +10,24 @@ use hg_na::DESCRIPTOR_MAX;
 use crate::{
     buffers::UNREAD_MAX,
     held::EVERYWHERE_MAX,
-    owed::{Account, SPAN},
     remote::REASON_MAX,
     returned::{ANSWER_HEAD, ANSWERS_MAX},
 };
+
+/// What is counted apart, and of whom: news of broadcasts and of memory that is everywhere for their root, since there is one end above for each root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Account {
+    /// Results, for who has called.
+    Results(u32),
+    /// Reasons why there is none.
+    Reasons(u32),
+    /// A buffer of this end was read.
+    Reads(u32),
+    /// A broadcast of this root has run.
+    News(u32),
+    /// Where memory of this owner is.
+    Settled(u32),
+}
 
 /// The shares.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +71,8 @@ impl Bounds {
     }
 }
 
+/// Bytes of a stream that are counted as one: what one record is longer than that is its own span.
+pub(crate) const SPAN: u64 = 4096;
 /// Bytes of a reason, and of news of a buffer: with the number of a group.
 const ANSWER: usize = RECORD + 4 + ANSWER_HEAD;
 /// Bytes of what is said of memory that is everywhere, to the one above: where it is here, and once why it is not here or below. Those below hear less of

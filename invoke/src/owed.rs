@@ -7,22 +7,7 @@ use std::{collections::VecDeque, mem};
 
 use rustc_hash::FxHashMap;
 
-use crate::bounds::Bounds;
-
-/// What is counted apart, and of whom: news of broadcasts and of memory that is everywhere for their root, since there is one end above for each root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Account {
-    /// Results, for who has called.
-    Results(u32),
-    /// Reasons why there is none.
-    Reasons(u32),
-    /// A buffer of this end was read.
-    Reads(u32),
-    /// A broadcast of this root has run.
-    News(u32),
-    /// Where memory of this owner is.
-    Settled(u32),
-}
+use crate::bounds::{Account, Bounds, SPAN};
 
 /// All of a worker.
 #[derive(Debug)]
@@ -168,9 +153,6 @@ impl Waiting {
         before - self.bytes
     }
 }
-
-/// Bytes of a stream that are counted as one: what one record is longer than that is its own span.
-pub(crate) const SPAN: u64 = 4096;
 
 #[cfg(test)]
 mod tests {

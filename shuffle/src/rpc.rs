@@ -3,10 +3,7 @@
 use hg::CallError;
 use serde::{Deserialize, Serialize};
 
-use crate::{Hop, message::Malformed, route::Came};
-
-/// Which shuffle, and which two of its ranks: see `secret.rs`.
-pub(crate) type Id = [u64; 2];
+use crate::{Hop, message::Malformed, route::Came, secret::Id};
 
 /// In front of everything: in which shuffle, and who calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,10 @@
 
 use blake2::{Blake2s256, Digest as _};
 
-use crate::{Error, Group, rpc::Id};
+use crate::{Error, Group};
+
+/// Which shuffle, and which two of its ranks.
+pub(crate) type Id = [u64; 2];
 
 /// The same on all ranks. Never printed.
 pub(crate) struct Secret {

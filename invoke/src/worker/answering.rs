@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     Error, How, Place, Refused, Returned, Room, Synchronizer,
+    bounds::Account,
     functions::Reply,
-    owed::Account,
     returned::{Awaits, Status},
 };
 

@@ -12,10 +12,10 @@ use super::{
 };
 use crate::{
     Error, How, Refused, Room,
+    bounds::Account,
     broadcasts::{Ended, Name, OWN_PLACE},
     functions::RunAndPassOn,
     how::When,
-    owed::Account,
     tree::Tree,
 };
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     EndsWith, Error, FrontOf, How, Part, Place, Refused, Room, Spot, Synchronizer, Written,
-    how::When, owed::Account,
+    bounds::Account, how::When,
 };
 
 impl Worker {

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     Error, Everywhere, How, Request, Room, Synchronizer,
+    bounds::Account,
     held::{EVERYWHERE_MAX, Key},
-    owed::Account,
     remote::{Let, REASON_MAX, Refusal, Release},
 };
 

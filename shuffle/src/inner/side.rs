@@ -20,8 +20,8 @@ use crate::{
     Error,
     hop::{Gone, Ready},
     lock::locked,
-    rpc::{From, Id, Refused, arrive, batch, failed, over, watch},
-    secret::Secret,
+    rpc::{From, Refused, arrive, batch, failed, over, watch},
+    secret::{Id, Secret},
     transport::{self, Transport},
     turns::Turns,
 };
