@@ -96,7 +96,7 @@ pub trait Serve<Cx>: Rpc {
     /// Who runs it, and whether the answer comes later.
     const KIND: ServeKind;
     /// Whether the handler is given `cx`; what only that tells need not be found out otherwise. One that looks at it all the same finds
-    /// who asks, and no deadline.
+    /// who asks, and perhaps no deadline.
     const TAKES_CONTEXT: bool = true;
 
     /// Runs the handler on decoded arguments, and hands over what it gives. May panic: that is the handler's bug, and the

@@ -200,7 +200,8 @@ impl<'e, T: Then> Pending<'e, T> {
         }
     }
 
-    /// Cancels it; it ends so unless it has ended already.
+    /// Cancels it; it ends so unless it has ended already, or what is left to be moved is moved at once. A wait for room that has got it
+    /// has ended, and keeps the room until it was taken or dropped.
     pub fn cancel(&self) {
         // Relaxed: whoever looks at it has this for itself.
         self.is_cancelled.store(true, Ordering::Relaxed);

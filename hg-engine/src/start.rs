@@ -237,6 +237,8 @@ impl Port {
         let mut message =
             context.and_then(|it| it.message(peer, start + payload.len())).map_err(not_reserved)?;
         message.as_mut_slice()[start..].copy_from_slice(payload);
+        // While `lent` is whole: it goes behind the lock, where its memory's keeper may do anything.
+        state.protocol.operations.next_id().ok_or_else(|| self.too_many_calls())?;
         // Those of a call are kept with it; the port keeps those of a one-way call, which is over when it was sent.
         let (of_call, of_port) = if two_way { (Some(lent), None) } else { (None, Some(lent)) };
         let operations = &mut state.protocol.operations;

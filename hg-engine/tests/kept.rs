@@ -32,7 +32,7 @@ use hg_na_conformance::{
     layer::{Layer, Layered, Layers},
 };
 use serde::{Deserialize, Serialize};
-use watchdog::{LIMIT, hear, in_time, until};
+use watchdog::{LIMIT, Watchdog, hear, in_time, until};
 
 mod hg;
 
@@ -410,6 +410,46 @@ fn arguments_of_a_call_that_was_refused_go_with_it_although_nobody_makes_progres
         };
         assert!(is_refused);
         assert!(is_gone.load(Ordering::SeqCst), "one way: {is_one_way}");
+    }
+}
+
+/// Memory whose owner asks the engine when it goes.
+#[derive(Debug)]
+struct Asks(Engine);
+
+impl ViewState for Asks {
+    fn len(&self) -> u64 {
+        1
+    }
+
+    fn as_slice(&self) -> Option<&[u8]> {
+        Some(&[7])
+    }
+}
+
+impl Drop for Asks {
+    fn drop(&mut self) {
+        self.0.backlog_bytes();
+    }
+}
+
+#[test]
+fn arguments_of_one_call_too_many_go_behind_the_engine_s_lock() {
+    let _watchdog = Watchdog::start();
+    let plugin = Mem::default();
+    let target = stepped(plugin.clone()).open("mem://").unwrap();
+    let origin = stepped(plugin).calls_max(1).open("mem://").unwrap();
+    let peer = origin.lookup(target.address()).unwrap();
+    let _only = origin.call(never, &peer, ());
+    for is_one_way in [true, false] {
+        let memory = SharedBytes::new(Arc::new(Asks(origin.clone())));
+        let args = (Frozen::try_from(memory).unwrap(),);
+        let is_refused = if is_one_way {
+            origin.notify(see, &peer, args).accepted().is_err()
+        } else {
+            origin.call(see, &peer, args).try_wait().unwrap().is_err()
+        };
+        assert!(is_refused, "one way: {is_one_way}");
     }
 }
 

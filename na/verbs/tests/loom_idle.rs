@@ -3,6 +3,7 @@
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p hydrargyrum-na-verbs --test loom_idle`.
 #![cfg(loom)]
+#![expect(clippy::unwrap_used, reason = "a poisoned lock ends the search")]
 
 #[path = "../src/gauge.rs"]
 #[expect(dead_code, reason = "a part of it is modelled")]
