@@ -140,7 +140,7 @@ impl Worker {
         to: u32,
         len: usize,
     ) -> Option<Owing> {
-        let (waiting, bytes) = (port.waiting(to), (RECORD + len) as u64);
+        let (waiting, bytes) = (port.waiting(to), (RECORD as u64).saturating_add(len as u64));
         // What is too long is never written.
         let is_free = waiting == 0 || waiting + bytes <= self.two_blocks || len > port.record_max();
         let owing = Owing { account, to, bytes, is_free };

@@ -28,6 +28,9 @@ pub fn is_inert(
         context.waiter().wait(Some(Duration::ZERO)).err(),
     ];
     context.forget(peer);
+    // Whatever they say, the parent's things stay as they are, and so do its locks.
+    let _done = context.flush();
+    let _none = context.next_deadline();
     let sleeps = context.may_sleep();
     drop(dropped);
     // As in a child that goes on without touching it: nothing closes the child's copies of sockets, should it have any.

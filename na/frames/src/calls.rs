@@ -129,7 +129,7 @@ impl<T: Transport> Context for FramedContext<T> {
     }
 
     fn flush(&mut self) -> bool {
-        T::flush(self)
+        self.common.same_process().is_err() || T::flush(self)
     }
 
     fn connected(&mut self) -> Vec<Peer> {

@@ -315,8 +315,9 @@ impl Context for SmContext {
 
     fn flush(&mut self) -> bool {
         // What was published is taken by its peer although this side has closed, or was killed.
-        let Self { flush, peers, serial, .. } = self;
-        flush.ask(*serial, |to| peers.iter().all(|connection| connection.has_published(to)))
+        let Self { flush, peers, serial, guard, .. } = self;
+        guard.is_child()
+            || flush.ask(*serial, |to| peers.iter().all(|connection| connection.has_published(to)))
     }
 
     fn connected(&mut self) -> Vec<Peer> {

@@ -269,6 +269,7 @@ impl SmContext {
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         let is_idle = !self.guard.is_child()
             && !self.has_chores
+            && !self.unrung.load(Ordering::Relaxed)
             && self.finished.is_empty()
             && self.intake.ferries.is_empty()
             && !self.waiter.has_ready();

@@ -308,9 +308,10 @@ impl Listener {
 
     /// Who connects from now on is told that this process listens (`SO_PEERCRED`), whoever did before.
     fn listen(socket: OwnedFd, is_adopted: bool) -> Result<Self, Error> {
+        let reserve = Some(new_socket()?);
         listen(&socket, BACKLOG).map_err(|e| os_error("listen", e))?;
         let kept = NotInherited::new(socket.as_fd());
-        Ok(Self { _kept: kept, reserve: Some(new_socket()?), socket, is_adopted })
+        Ok(Self { _kept: kept, reserve, socket, is_adopted })
     }
 
     /// The next connection that waits; `None` when there is none (any more).
@@ -345,10 +346,9 @@ impl Listener {
         // Nobody comes any more.
         let _closed_it_is_too = shutdown(self.socket.as_raw_fd(), Shutdown::Read);
         drop(self.reserve.take());
-        let word = Packet::Refuse(GOODBYE.to_owned()).encode();
         loop {
             match self.accept_now() {
-                Ok(socket) => drop(Socket::from(socket).send(&word, &[])), // Unheard is fine.
+                Ok(socket) => Socket::from(socket).refuse(GOODBYE.to_owned()),
                 Err(Errno::EINTR | Errno::ECONNABORTED) => {}
                 Err(Errno::EAGAIN | Errno::EINVAL) => return,
                 Err(error) => {
