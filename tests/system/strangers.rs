@@ -12,6 +12,7 @@ use std::{
 
 use hg::{CallError, Engine, GoneReason, Wait};
 use nix::{
+    errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         memfd::{MFdFlags, memfd_create},
@@ -63,17 +64,22 @@ fn receive(socket: &OwnedFd) -> (Vec<u8>, Vec<RawFd>) {
     let mut space = nix::cmsg_space!([RawFd; 16]);
     let mut pieces = [IoSliceMut::new(&mut bytes)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    let Ok(message) = recvmsg::<()>(socket.as_raw_fd(), &mut pieces, Some(&mut space), flags)
-    else {
-        return (Vec::new(), Vec::new());
+    let mut look = || {
+        recvmsg::<()>(socket.as_raw_fd(), &mut pieces, Some(&mut space), flags)
+            .map(|message| (message.bytes, message.cmsgs().unwrap().collect::<Vec<_>>()))
     };
+    // Who hung up before it had read everything: that comes once, in front of what it has said (unix(7)).
+    let came = match look() {
+        Err(Errno::ECONNRESET) => look(),
+        other => other,
+    };
+    let Ok((len, controls)) = came else { return (Vec::new(), Vec::new()) };
     let mut descriptors = Vec::new();
-    for control in message.cmsgs().unwrap() {
+    for control in controls {
         if let ControlMessageOwned::ScmRights(some) = control {
             descriptors.extend(some);
         }
     }
-    let len = message.bytes;
     (bytes[..len].to_vec(), descriptors)
 }
 
