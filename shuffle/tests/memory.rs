@@ -279,12 +279,13 @@ fn echo(map: &str, options: &Options, bounds: Bounds) {
     });
 }
 
-/// What the queues hold, both ends of them, and as much again that callbacks have answered and is not gone yet.
+/// What the queues hold, both ends of them, as much again in engines, and what callbacks have answered and has no room yet.
 #[test]
 fn ranks_that_echo_every_message_hold_no_more_than_their_queues() {
     let mut options = options();
     (options.lomaxbytes, options.rmaxbytes, options.lrmaxbytes) = (64 << 10, 64 << 10, 64 << 10);
     options.deliverq_bytes_max = 64 << 10;
+    options.callback_bytes_max = 4 << 20;
     for inline in [false, true] {
         options.deliver_inline = inline;
         for (map, ranks, queues) in [("1x2", 2, 1), ("1+1", 2, 1), ("2x2", 4, 3)] {
@@ -292,7 +293,9 @@ fn ranks_that_echo_every_message_hold_no_more_than_their_queues() {
             // One batch of each thread loads, and one waits, for each hop and for itself.
             let batches = SENDERS * (queues + 1) * 2 * options.lobuftarget;
             let taken = ranks * (queues * queue + ranks * (64 << 10) + batches);
-            echo(map, &options, Bounds { taken, held: 2 * taken + SLACK });
+            // In memory that grows by doubling.
+            let answers = 2 * ranks * options.callback_bytes_max;
+            echo(map, &options, Bounds { taken, held: 2 * taken + answers + SLACK });
         }
     }
 }

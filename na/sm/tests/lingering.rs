@@ -77,7 +77,8 @@ fn serves(target: &mut dyn Context, other: &mut dyn Context) {
     }
 }
 
-const MORE_THAN_MAY_WAIT: usize = 80;
+/// Those that may wait, and a burst of accepted ones that had not sent yet.
+const MORE_THAN_MAY_WAIT: usize = 160;
 /// In which all would have been let in.
 const ROUNDS: usize = 10_000;
 
