@@ -429,7 +429,7 @@ impl ViewState for Asks {
 
 impl Drop for Asks {
     fn drop(&mut self) {
-        self.0.backlog_bytes();
+        let _bytes = self.0.backlog_bytes();
     }
 }
 
