@@ -95,8 +95,6 @@ pub(crate) struct Verbs {
     flush: Flush,
     /// The last round's. What was put into a queue since, or is due by the clock of another context, is due after it.
     round_at: Option<Instant>,
-    /// Of a sleep that was prepared since that round: when it ends for a look at queues. `None`: it does not.
-    looks_at: Option<Instant>,
     events: Vec<Event>,
 }
 
@@ -108,9 +106,8 @@ impl Verbs {
     ) -> Self {
         let (desk, lent, events) = (Arc::new(desk), Vec::new(), Vec::new());
         hubs.iter().for_each(|hub| hub.enter(&desk));
-        let (flush, round_at, looks_at) = (Flush::default(), None, None);
-        let still_reaches = false;
-        Self { shared, hubs, desk, waiter, lent, still_reaches, flush, round_at, looks_at, events }
+        let (still_reaches, flush, round_at) = (false, Flush::default(), None);
+        Self { shared, hubs, desk, waiter, lent, still_reaches, flush, round_at, events }
     }
 
     /// What there is of a port.
@@ -392,19 +389,18 @@ impl Transport for Verbs {
     }
 
     fn run_timers(&mut self, now: Instant) -> bool {
-        (self.round_at, self.looks_at) = (Some(now), None);
+        self.round_at = Some(now);
         let looked = self.hubs.iter().fold(false, |moved, hub| moved | hub.run_timers(now));
         self.shared.ports.iter().fold(looked, |moved, port| moved | port.run_timers(now))
     }
 
-    /// Whoever is about to wake for a look needs none now, whatever others find before.
     fn needs_a_look(&self) -> bool {
-        self.looks_at.is_none() && self.hubs.iter().any(|hub| hub.looks_at().is_some())
+        self.hubs.iter().any(|hub| hub.needs_a_look())
     }
 
     fn deadline(&self) -> Option<Instant> {
         let after = self.round_at.map(|when| when + Duration::from_nanos(1));
-        let hubs = self.hubs.iter().filter_map(|hub| hub.deadline()).chain(self.looks_at);
+        let hubs = self.hubs.iter().filter_map(|hub| hub.deadline());
         let hubs = hubs.map(|due| after.map_or(due, |after| due.max(after)));
         let ports = self.shared.ports.iter().filter_map(|port| port.health().deadline());
         hubs.chain(ports).min()
@@ -427,8 +423,6 @@ impl Transport for Verbs {
             }
             is_armed &= found == Ok(false);
         }
-        let Verbs { hubs, looks_at, .. } = &mut context.transport;
-        *looks_at = hubs.iter().filter_map(|hub| hub.looks_at()).min();
         is_armed
     }
 
@@ -458,7 +452,7 @@ impl Transport for Verbs {
             let Some(Route { port, way: Some(way), .. }) = link.map(|it| &it.way.own.route) else {
                 continue;
             };
-            ways.push((*port, way.clone(), context.transport.hub(*port).last(way)));
+            ways.push((*port, way.clone(), way.gauge.last()));
         }
         context.transport.see_off(&ways);
         for place in all {
@@ -550,13 +544,11 @@ fn arrived(context: &mut VerbsContext, of: Target, bytes: Bytes) {
 
 /// Has each connection remember its last post.
 fn mark_pairs(context: &mut VerbsContext) {
-    let VerbsContext { links, transport, .. } = context;
-    let open: Vec<_> = links.iter().map(|link| link.peer.index()).collect();
+    let open: Vec<_> = context.links.iter().map(|link| link.peer.index()).collect();
     for place in open {
-        let Some(link) = links.at(place) else { continue };
+        let Some(link) = context.links.at(place) else { continue };
         let route = &mut link.way.own.route;
-        let hub = transport.hub(route.port);
-        route.flush_to = route.way.as_ref().map(|way| hub.last(way));
+        route.flush_to = route.way.as_ref().map(|way| way.gauge.last());
     }
 }
 

@@ -5,9 +5,6 @@
 #![cfg(loom)]
 #![expect(clippy::unwrap_used, reason = "a poisoned lock ends the search")]
 
-#[path = "../src/gauge.rs"]
-#[expect(dead_code, reason = "a part of it is modelled")]
-mod gauge;
 #[path = "../src/idle.rs"]
 mod idle;
 #[path = "../src/signals.rs"]
@@ -18,7 +15,6 @@ mod turn;
 
 use std::time::Instant;
 
-use gauge::Gauge;
 use idle::Idle;
 use loom::{
     sync::{Arc, Mutex, MutexGuard},
@@ -48,7 +44,6 @@ struct Card {
 struct Shared {
     start: Instant,
     idle: Idle,
-    gauge: Gauge,
     turn: Turn,
     submitted: Mutex<Vec<Who>>,
     card: Mutex<Card>,
@@ -70,8 +65,7 @@ impl Shared {
     fn new() -> Arc<Self> {
         let (start, submitted) = (Instant::now(), Mutex::default());
         let card = Mutex::new(Card { signals: Signals::new(128, EVERY), own: None });
-        let (idle, gauge, turn) = (Idle::new(start), Gauge::default(), Turn::default());
-        Arc::new(Self { start, idle, gauge, turn, submitted, card })
+        Arc::new(Self { start, idle: Idle::new(start), turn: Turn::default(), submitted, card })
     }
 
     fn put(&self, card: &mut Card, who: Who, must: bool) {
@@ -82,21 +76,14 @@ impl Shared {
         }
         if asks {
             card.signals.completed(number);
-            self.gauge.frees(number);
         } else {
             self.idle.begins();
         }
     }
 
-    /// A post of the endpoint's own.
-    fn say(&self, card: &mut Card, must: bool) {
-        self.gauge.adds();
-        self.put(card, Who::Other, must);
-    }
-
     fn ask(&self, card: &mut Card) {
         if card.signals.is_silent() {
-            self.say(card, true);
+            self.put(card, Who::Other, true);
         }
     }
 
@@ -123,7 +110,6 @@ impl Shared {
     }
 
     fn post(&self, who: Who) {
-        assert!(self.gauge.takes_place(), "there is room");
         if self.turn.tries() {
             let mut card = self.card.lock().unwrap();
             self.put(&mut card, who, false);
@@ -143,7 +129,7 @@ impl Shared {
                     self.serve(&mut self.card.lock().unwrap());
                 }
             }
-            Does::Says => self.say(&mut self.card.lock().unwrap(), false),
+            Does::Says => self.put(&mut self.card.lock().unwrap(), Who::Other, false),
             Does::Asks => self.ask(&mut self.complete()),
         }
     }
@@ -161,17 +147,6 @@ impl Shared {
         if found == Silent::Idle {
             self.ask(&mut card);
         }
-    }
-
-    /// Whether one that sleeps is to look at once: when it was about to, it was to wake then.
-    fn needs_a_look(&self, armed: Option<Instant>) -> bool {
-        armed.is_none() && self.sleeps().is_some()
-    }
-
-    /// The number of the last post, of a flush.
-    fn last(&self) -> u64 {
-        let _card = self.complete();
-        self.gauge.last()
     }
 
     /// When one that is about to sleep wakes.
@@ -226,66 +201,6 @@ fn nothing_stays_silent_where_another_says_a_word_of_the_pair() {
 #[test]
 fn nothing_stays_silent_where_another_asks() {
     nothing_stays_silent_where_another(Does::Asks);
-}
-
-/// One that sleeps posts by another thread of its own, while another has posted, looks once, and makes no progress any more.
-#[test]
-fn nothing_stays_silent_that_is_posted_during_a_sleep() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
-    model.check(|| {
-        let shared = Shared::new();
-        let other = thread::spawn({
-            let shared = Arc::clone(&shared);
-            move || {
-                shared.post(Who::Other);
-                shared.looks(shared.start);
-            }
-        });
-        let armed = shared.sleeps();
-        let mut wakes = armed.into_iter().chain(shared.sleeps()).min();
-        shared.post(Who::Own);
-        if shared.needs_a_look(armed) {
-            shared.looks(shared.start);
-            wakes = shared.sleeps();
-        }
-        other.join().unwrap();
-        let mut rounds = 0;
-        while let Some(now) = wakes {
-            rounds += 1;
-            assert!(rounds < 5, "it wakes for ever");
-            shared.looks(now);
-            wakes = shared.sleeps();
-        }
-        let card = shared.card.lock().unwrap();
-        let own = card.own.expect("it is in the queue");
-        assert!(card.signals.freed() >= own, "it stays silent");
-    });
-}
-
-/// A word of this side's own, of whoever has the turn, gets into the queue before what was submitted earlier.
-#[test]
-fn a_flush_ends_after_its_own_posts_though_a_word_overtakes_them() {
-    loom::model(|| {
-        let shared = Shared::new();
-        let other = thread::spawn({
-            let shared = Arc::clone(&shared);
-            move || {
-                if shared.turn.tries() {
-                    let mut card = shared.card.lock().unwrap();
-                    shared.say(&mut card, true);
-                    shared.serve(&mut card);
-                }
-            }
-        });
-        shared.post(Who::Own);
-        let last = shared.last();
-        let is_over = shared.gauge.is_over(last);
-        let card = shared.card.lock().unwrap();
-        assert!(!is_over || card.own.is_some_and(|own| own <= card.signals.freed()), "too early");
-        drop(card);
-        other.join().unwrap();
-    });
 }
 
 /// Two that find that it is time to look, and a third that has posted since.

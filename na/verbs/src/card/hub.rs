@@ -2,8 +2,7 @@
 //!
 //! Who posts takes the [`Turn`] where nobody has it, and hands his post to the card. Where somebody has it, the post goes into a queue without locks, which
 //! he empties before his turn ends. So posts of one thread stay in order, and a queue pair is used by one thread at a time. What makes and ends
-//! connections takes the lock that goes with the turn for a moment, and so does who posts while another thread of his context sleeps without an end: he
-//! sees to it that somebody looks at the queues later ([`crate::idle`]).
+//! connections takes the lock that goes with the turn for a moment.
 
 use std::{
     fmt,
@@ -161,12 +160,12 @@ impl Hub {
 
     /// A line has ended; `is_cut`: its peer is out of reach, or is not to be trusted.
     pub(crate) fn end(&self, line: u32, is_cut: bool) {
-        self.complete().end_line(line, is_cut);
+        self.endpoint().end_line(line, is_cut);
     }
 
     /// The same, with memory that was lent to the peer: whether that stays in reach of it, for as long as the queue pair carries others.
     pub(crate) fn end_lending(&self, line: u32, is_cut: bool, lent: Vec<Registration>) -> bool {
-        self.complete().end_lending(line, is_cut, lent)
+        self.endpoint().end_lending(line, is_cut, lent)
     }
 
     /// Sends `len` bytes that `fill` writes; when it answers `false`, nothing is sent.
@@ -384,15 +383,9 @@ impl Hub {
         given_up.chain(endpoint.idle().deadline()).min()
     }
 
-    /// When queues are looked at, with those into which something is put now that was submitted.
-    pub(crate) fn looks_at(&self) -> Option<Instant> {
-        self.complete().idle().deadline()
-    }
-
-    /// The number of the last post. What the caller has submitted is in the queue: no word of the endpoint's own takes its number any more.
-    pub(crate) fn last(&self, way: &Way) -> u64 {
-        let _endpoint = self.complete();
-        way.gauge.last()
+    /// Whether something is silent that nobody has looked at yet.
+    pub(crate) fn needs_a_look(&self) -> bool {
+        self.complete().idle().is_new()
     }
 
     /// Whether queue pairs without lines have something under way.
