@@ -93,8 +93,6 @@ pub(crate) struct Verbs {
     /// The peer that has parted last still reaches what was lent to it.
     still_reaches: bool,
     flush: Flush,
-    /// The last round's. What was put into a queue since, or is due by the clock of another context, is due after it.
-    round_at: Option<Instant>,
     events: Vec<Event>,
 }
 
@@ -106,8 +104,8 @@ impl Verbs {
     ) -> Self {
         let (desk, lent, events) = (Arc::new(desk), Vec::new(), Vec::new());
         hubs.iter().for_each(|hub| hub.enter(&desk));
-        let (still_reaches, flush, round_at) = (false, Flush::default(), None);
-        Self { shared, hubs, desk, waiter, lent, still_reaches, flush, round_at, events }
+        let (still_reaches, flush) = (false, Flush::default());
+        Self { shared, hubs, desk, waiter, lent, still_reaches, flush, events }
     }
 
     /// What there is of a port.
@@ -389,7 +387,6 @@ impl Transport for Verbs {
     }
 
     fn run_timers(&mut self, now: Instant) -> bool {
-        self.round_at = Some(now);
         let looked = self.hubs.iter().fold(false, |moved, hub| moved | hub.run_timers(now));
         self.shared.ports.iter().fold(looked, |moved, port| moved | port.run_timers(now))
     }
@@ -399,9 +396,7 @@ impl Transport for Verbs {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let after = self.round_at.map(|when| when + Duration::from_nanos(1));
         let hubs = self.hubs.iter().filter_map(|hub| hub.deadline());
-        let hubs = hubs.map(|due| after.map_or(due, |after| due.max(after)));
         let ports = self.shared.ports.iter().filter_map(|port| port.health().deadline());
         hubs.chain(ports).min()
     }
