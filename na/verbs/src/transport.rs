@@ -387,12 +387,7 @@ impl Transport for Verbs {
     }
 
     fn run_timers(&mut self, now: Instant) -> bool {
-        let looked = self.hubs.iter().fold(false, |moved, hub| moved | hub.run_timers(now));
-        self.shared.ports.iter().fold(looked, |moved, port| moved | port.run_timers(now))
-    }
-
-    fn needs_a_look(&self) -> bool {
-        self.hubs.iter().any(|hub| hub.needs_a_look())
+        self.shared.ports.iter().fold(false, |moved, port| moved | port.run_timers(now))
     }
 
     fn deadline(&self) -> Option<Instant> {

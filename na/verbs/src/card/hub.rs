@@ -22,10 +22,9 @@ use crate::{
         Desk, Device, Event, Fault, Greeted, Told,
         endpoint::{Endpoint, Stock},
         frames::Frame,
-        pair::{Cargo, Post},
+        pair::{Cargo, Gauge, Post},
         registration::Registration,
     },
-    gauge::Gauge,
     turn::Turn,
 };
 
@@ -76,13 +75,6 @@ impl Hub {
         self.endpoint.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, with everything put into the queues that was submitted.
-    fn complete(&self) -> MutexGuard<'_, Endpoint> {
-        let mut endpoint = self.endpoint();
-        self.post_submitted(&mut endpoint);
-        endpoint
-    }
-
     /// Becomes readable when something has come, once it is [armed](Self::arm).
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY:
@@ -95,12 +87,9 @@ impl Hub {
         self.endpoint().desks.push(Arc::clone(desk));
     }
 
-    /// It closes. What was for it is answered, and what it leaves silent is asked for: others may not wake for it.
+    /// It closes. What was for it is answered.
     pub(crate) fn exit(&self, desk: &Arc<Desk>, events: &mut Vec<Event>) {
-        let mut endpoint = self.complete();
-        endpoint.desks.retain(|it| !Arc::ptr_eq(it, desk));
-        endpoint.ask_all();
-        drop(endpoint);
+        self.endpoint().desks.retain(|it| !Arc::ptr_eq(it, desk));
         desk.take(events);
     }
 
@@ -211,7 +200,7 @@ impl Hub {
         match looks() {
             Err(Fault::Again) => {
                 desk.awaits_room();
-                looks().inspect_err(|_| self.complete().ask_all())
+                looks().inspect_err(|_| self.endpoint().ask_all())
             }
             other => other,
         }
@@ -273,20 +262,7 @@ impl Hub {
 
     /// Has the completion of a pair's silent posts asked for.
     pub(crate) fn ask(&self, way: &Way) {
-        self.complete().ask(way.number);
-    }
-
-    /// Looks whether queues have gone idle, if it is time to; says whether it was.
-    pub(crate) fn run_timers(&self, now: Instant) -> bool {
-        if !self.stock.idle.is_due(now) {
-            return false;
-        }
-        let mut endpoint = self.complete();
-        // Another one may have looked meanwhile.
-        if endpoint.idle().is_due(now) {
-            endpoint.look(now);
-        }
-        true
+        self.endpoint().ask(way.number);
     }
 
     fn submit(&self, number: u32, post: Post) {
@@ -376,16 +352,9 @@ impl Hub {
         armed.map(|()| found > 0 || !events.is_empty())
     }
 
-    /// When a queue pair is given up, or queues are looked at.
+    /// When a queue pair is given up.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let endpoint = self.complete();
-        let given_up = endpoint.leaving.iter().map(|it| it.by);
-        given_up.chain(endpoint.idle().deadline()).min()
-    }
-
-    /// Whether something is silent that nobody has looked at yet.
-    pub(crate) fn needs_a_look(&self) -> bool {
-        self.complete().idle().is_new()
+        self.endpoint().leaving.iter().map(|it| it.by).min()
     }
 
     /// Whether queue pairs without lines have something under way.

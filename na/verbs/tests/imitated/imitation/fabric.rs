@@ -117,8 +117,6 @@ struct Pair {
     state: c_int,
     other: u32,
     queue: VecDeque<Queued>,
-    /// The last post has not asked for its completion.
-    is_silent: bool,
     /// Of its card; and its own handle.
     named: (RawFd, usize),
 }
@@ -252,11 +250,6 @@ impl Fabric {
         (pairs, self.memory.values().filter(|memory| is_of(&memory.pd)).count())
     }
 
-    pub(super) fn silent(&self, card: usize) -> usize {
-        let of_card = self.pairs.values().filter(|pair| self.cards[&pair.pd] == card);
-        of_card.filter(|pair| pair.is_silent).count()
-    }
-
     pub(super) fn break_pair(&mut self, card: usize) -> bool {
         let of_card = self.pairs.iter().filter(|(_, pair)| self.cards[&pair.pd] == card);
         let Some(number) = of_card.map(|(number, _)| *number).min() else { return false };
@@ -350,10 +343,7 @@ impl Fabric {
     pub(super) fn open_pair(&mut self, pd: usize, cq: usize, srq: usize) -> u32 {
         let number = self.next();
         let (state, other, queue) = (0, 0, VecDeque::new());
-        self.pairs.insert(
-            number,
-            Pair { pd, cq, srq, state, other, queue, is_silent: false, named: (-1, 0) },
-        );
+        self.pairs.insert(number, Pair { pd, cq, srq, state, other, queue, named: (-1, 0) });
         number
     }
 
@@ -447,7 +437,6 @@ impl Fabric {
         if pair.state < sys::QPS_RTS {
             return 22;
         }
-        pair.is_silent = !queued.is_signalled;
         pair.queue.push_back(queued);
         let pd = pair.pd;
         self.count(pd).0 += 1;

@@ -92,11 +92,6 @@ pub(crate) fn counts(card: usize) -> (u64, u64) {
     with(|fabric| fabric.counts.get(&card).copied().unwrap_or_default())
 }
 
-/// Queue pairs of a card whose last posts have not asked for a completion.
-pub(crate) fn silent(card: usize) -> usize {
-    with(|fabric| fabric.silent(card))
-}
-
 /// Bytes that were written, and read, by a card so far.
 pub(crate) fn moved(card: usize) -> (u64, u64) {
     with(|fabric| fabric.moved.get(&card).copied().unwrap_or_default())
