@@ -15,9 +15,9 @@ use std::{
 };
 
 use blake2::{Blake2s256, Digest as _};
-use common::{Thread, keeping, run};
+use common::{Delivered, Thread, keeping, run};
 use hg_job::NodeMap;
-use hg_shuffle::{Flush, Group, Options, Shutdown};
+use hg_shuffle::{Flush, Group, Options, Shuffle, Shutdown};
 use serde::{Deserialize, Serialize};
 
 // What a program of the stranger's own declares: the shuffle's calls, by their names and types.
@@ -181,6 +181,16 @@ fn attack(addresses: &[String], ids: &[[u64; 2]]) -> u64 {
     believed
 }
 
+/// Each of two ranks sends a hundred messages to the other one, and gets those of that one alone; then the shuffle ends.
+fn talk(shuffle: Shuffle, delivered: &Delivered, other: u32) {
+    (0..100).for_each(|number| shuffle.enqueue(other, number, b"real").unwrap());
+    shuffle.flush_all().unwrap();
+    let delivered = std::mem::take(&mut *delivered.lock().unwrap());
+    assert_eq!(delivered.len(), 100);
+    assert!(delivered.iter().all(|(source, _, bytes)| *source == other && bytes == b"real"));
+    shuffle.shutdown(Shutdown::Drain).unwrap();
+}
+
 /// Rank 0 lets a stranger in while ranks talk; with what it knows.
 fn beside_a_stranger(options: &Options, attack: impl Fn(&Overheard) -> u64 + Sync) {
     let believed = AtomicU64::new(0);
@@ -194,12 +204,7 @@ fn beside_a_stranger(options: &Options, attack: impl Fn(&Overheard) -> u64 + Syn
             believed.store(attack(&group), Ordering::Relaxed);
         }
         shuffle.barrier().unwrap();
-        (0..100).for_each(|number| shuffle.enqueue(other, number, b"real").unwrap());
-        shuffle.flush_all().unwrap();
-        let delivered = std::mem::take(&mut *delivered.lock().unwrap());
-        assert_eq!(delivered.len(), 100);
-        assert!(delivered.iter().all(|(source, _, bytes)| *source == other && bytes == b"real"));
-        shuffle.shutdown(Shutdown::Drain).unwrap();
+        talk(shuffle, &delivered, other);
     });
     assert_eq!(believed.into_inner(), 0);
 }
@@ -243,12 +248,7 @@ fn who_has_overheard_other_ranks_takes_nobody_s_place_also_if_it_comes_first() {
         let group = Ambushed { group: Overheard::new(group), ambush };
         let (shuffle, delivered) = keeping(&group, without_a_key());
         let other = 1 - group.rank();
-        (0..100).for_each(|number| shuffle.enqueue(other, number, b"real").unwrap());
-        shuffle.flush_all().unwrap();
-        let delivered = std::mem::take(&mut *delivered.lock().unwrap());
-        assert_eq!(delivered.len(), 100);
-        assert!(delivered.iter().all(|(source, _, bytes)| *source == other && bytes == b"real"));
-        shuffle.shutdown(Shutdown::Drain).unwrap();
+        talk(shuffle, &delivered, other);
     });
     assert_eq!(believed.into_inner(), 0);
 }
