@@ -15,7 +15,7 @@ use crate::raw::ending;
 use crate::report::{self, Figure};
 use crate::{
     bandwidth, clients, faults, first, frozen, given, held, hung, idle, instructions, invoke,
-    memory, rate, routing, shuffle, soak, sort, syscalls, table, ucx, visor, waits, ways,
+    memory, mercury, rate, routing, shuffle, soak, sort, syscalls, table, ucx, visor, waits, ways,
 };
 
 /// Measures Hydrargyrum, and what this machine allows.
@@ -89,6 +89,8 @@ enum Command {
     Held(held::Arguments),
     /// Calls inside a node beside `ucx_perftest`, UCX's own program (package `ucx-utils`).
     Ucx(ucx::Arguments),
+    /// Calls beside those of C Mercury, by its own programs.
+    Mercury(mercury::Arguments),
     /// Through the daemon `hg-visor`: calls, connections, applications, threads, beside the same without.
     Visor(visor::Arguments),
     /// An application; started by `visor`.
@@ -196,6 +198,7 @@ fn measured(arguments: Arguments) -> Result<(), Error> {
         Command::Busy(busy) => waits::busy(&busy),
         Command::Held(held) => held::run(&held, arguments.json),
         Command::Ucx(beside) => ucx::run(&beside, arguments.json),
+        Command::Mercury(beside) => mercury::run(&beside, arguments.json),
         Command::Visor(parts) => visor::run(&parts, arguments.json),
         Command::Visitor(visitor) => visor::visit(&visitor),
         Command::Clients(clients) => clients::run(&clients, arguments.json),

@@ -39,6 +39,7 @@ mod invoke;
 mod limits;
 mod measure;
 mod memory;
+mod mercury;
 mod mpi;
 mod outside;
 mod pair;

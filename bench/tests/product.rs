@@ -252,3 +252,12 @@ fn what_is_compared_with_ucx_says_which_package_is_missing() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && said.contains("`ucx-utils`"), "{said}");
 }
+
+#[test]
+fn what_is_compared_with_mercury_says_how_its_programs_are_built() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hg-perf"));
+    let output =
+        command.args(["mercury", "--sizes", "8"]).env("PATH", "/nowhere").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("BUILD_TESTING_PERF"), "{said}");
+}
