@@ -52,7 +52,9 @@ mod choice;
 mod domain;
 #[cfg(feature = "fuzzing")]
 mod fuzzing;
+mod gauge;
 mod health;
+mod idle;
 mod plugin;
 mod settings;
 mod shared;

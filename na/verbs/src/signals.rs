@@ -7,7 +7,7 @@
 //! ```
 //! A queue pair completes in order, so a completion of number n is the end of everything up to n. Posts that are silent stay in the queue until
 //! one behind them has asked: so one of them asks when it is the `every`-th, when the queue is half full of silent ones, or when
-//! somebody waits for it. Whoever needs what the silent ones at the end hold, [asks](Signals::is_silent) by a post that does nothing else.
+//! somebody waits for it. Whoever needs what the silent ones at the end hold, or [finds](Signals::look) the queue idle, asks by a post that does nothing else.
 
 /// The posts of one send queue.
 #[derive(Debug)]
@@ -19,6 +19,19 @@ pub(crate) struct Signals {
     posted: u64,
     asked: u64,
     freed: u64,
+    /// The last post at the last look.
+    looked_at: u64,
+}
+
+/// What a look at a queue finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Silent {
+    /// Nothing is silent, or a completion to come ends it.
+    Nothing,
+    /// It was posted to since the look before.
+    InUse,
+    /// It was not: the completion is to be asked for.
+    Idle,
 }
 
 impl Signals {
@@ -26,7 +39,7 @@ impl Signals {
     pub(crate) fn new(depth: u32, every: u32) -> Self {
         let depth = u64::from(depth.max(1));
         let every = u64::from(every).clamp(1, (depth / 2).max(1));
-        Self { depth, every, posted: 0, asked: 0, freed: 0 }
+        Self { depth, every, posted: 0, asked: 0, freed: 0, looked_at: 0 }
     }
 
     /// Whether the queue takes one more.
@@ -56,6 +69,16 @@ impl Signals {
     /// Whether posts wait for a completion that none has asked for.
     pub(crate) fn is_silent(&self) -> bool {
         self.posted > self.asked
+    }
+
+    /// A look at what is silent, some time after the one before.
+    pub(crate) fn look(&mut self) -> Silent {
+        let before = std::mem::replace(&mut self.looked_at, self.posted);
+        match self.is_silent() {
+            false => Silent::Nothing,
+            true if before == self.posted => Silent::Idle,
+            true => Silent::InUse,
+        }
     }
 
     /// Whether a completion is to come.

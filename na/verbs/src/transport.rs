@@ -93,6 +93,10 @@ pub(crate) struct Verbs {
     /// The peer that has parted last still reaches what was lent to it.
     still_reaches: bool,
     flush: Flush,
+    /// The last round's. What was put into a queue since, or is due by the clock of another context, is due after it.
+    round_at: Option<Instant>,
+    /// Of a sleep that was prepared since that round: when it ends for a look at queues. `None`: it does not.
+    looks_at: Option<Instant>,
     events: Vec<Event>,
 }
 
@@ -104,8 +108,9 @@ impl Verbs {
     ) -> Self {
         let (desk, lent, events) = (Arc::new(desk), Vec::new(), Vec::new());
         hubs.iter().for_each(|hub| hub.enter(&desk));
-        let (still_reaches, flush) = (false, Flush::default());
-        Self { shared, hubs, desk, waiter, lent, still_reaches, flush, events }
+        let (flush, round_at, looks_at) = (Flush::default(), None, None);
+        let still_reaches = false;
+        Self { shared, hubs, desk, waiter, lent, still_reaches, flush, round_at, looks_at, events }
     }
 
     /// What there is of a port.
@@ -387,11 +392,20 @@ impl Transport for Verbs {
     }
 
     fn run_timers(&mut self, now: Instant) -> bool {
-        self.shared.ports.iter().fold(false, |moved, port| moved | port.run_timers(now))
+        (self.round_at, self.looks_at) = (Some(now), None);
+        let looked = self.hubs.iter().fold(false, |moved, hub| moved | hub.run_timers(now));
+        self.shared.ports.iter().fold(looked, |moved, port| moved | port.run_timers(now))
+    }
+
+    /// Whoever is about to wake for a look needs none now, whatever others find before.
+    fn needs_a_look(&self) -> bool {
+        self.looks_at.is_none() && self.hubs.iter().any(|hub| hub.looks_at().is_some())
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let hubs = self.hubs.iter().filter_map(|hub| hub.deadline());
+        let after = self.round_at.map(|when| when + Duration::from_nanos(1));
+        let hubs = self.hubs.iter().filter_map(|hub| hub.deadline()).chain(self.looks_at);
+        let hubs = hubs.map(|due| after.map_or(due, |after| due.max(after)));
         let ports = self.shared.ports.iter().filter_map(|port| port.health().deadline());
         hubs.chain(ports).min()
     }
@@ -413,6 +427,8 @@ impl Transport for Verbs {
             }
             is_armed &= found == Ok(false);
         }
+        let Verbs { hubs, looks_at, .. } = &mut context.transport;
+        *looks_at = hubs.iter().filter_map(|hub| hub.looks_at()).min();
         is_armed
     }
 
@@ -442,7 +458,7 @@ impl Transport for Verbs {
             let Some(Route { port, way: Some(way), .. }) = link.map(|it| &it.way.own.route) else {
                 continue;
             };
-            ways.push((*port, way.clone(), way.gauge.last()));
+            ways.push((*port, way.clone(), context.transport.hub(*port).last(way)));
         }
         context.transport.see_off(&ways);
         for place in all {
@@ -534,11 +550,13 @@ fn arrived(context: &mut VerbsContext, of: Target, bytes: Bytes) {
 
 /// Has each connection remember its last post.
 fn mark_pairs(context: &mut VerbsContext) {
-    let open: Vec<_> = context.links.iter().map(|link| link.peer.index()).collect();
+    let VerbsContext { links, transport, .. } = context;
+    let open: Vec<_> = links.iter().map(|link| link.peer.index()).collect();
     for place in open {
-        let Some(link) = context.links.at(place) else { continue };
+        let Some(link) = links.at(place) else { continue };
         let route = &mut link.way.own.route;
-        route.flush_to = route.way.as_ref().map(|way| way.gauge.last());
+        let hub = transport.hub(route.port);
+        route.flush_to = route.way.as_ref().map(|way| hub.last(way));
     }
 }
 

@@ -7,6 +7,9 @@
 
 #[path = "../src/bell.rs"]
 mod bell;
+#[path = "../src/gauge.rs"]
+#[expect(dead_code, reason = "a part of it is modelled")]
+mod gauge;
 #[path = "../src/signals.rs"]
 #[expect(dead_code, reason = "a part of it is modelled")]
 mod signals;
@@ -16,6 +19,7 @@ mod turn;
 use std::collections::VecDeque;
 
 use bell::Bell;
+use gauge::Gauge;
 use loom::{
     cell::UnsafeCell,
     sync::{
@@ -172,5 +176,28 @@ fn a_thread_that_finds_no_room_is_told_when_the_flush_number_has_moved() {
         shared.poll();
         let found = waits.join().unwrap();
         assert!(found || shared.has_rung.load(Ordering::Relaxed), "it would wait for ever");
+    });
+}
+
+#[test]
+fn who_sees_a_post_freed_finds_its_buffer_unused() {
+    loom::model(|| {
+        let shared = Arc::new((Gauge::default(), UnsafeCell::new(0)));
+        assert!(shared.0.takes_place() && shared.0.takes_place());
+        let frees = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                // SAFETY:
+                // - the card has it until its post is freed, which the model checks.
+                shared.1.with_mut(|buffer| unsafe { *buffer += 1 }); // T1
+                shared.0.frees(2);
+            }
+        });
+        if shared.0.is_over(1) {
+            // SAFETY:
+            // - nobody uses it any more, which the model checks.
+            shared.1.with_mut(|buffer| unsafe { *buffer += 1 });
+        }
+        frees.join().unwrap();
     });
 }

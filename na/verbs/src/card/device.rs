@@ -193,14 +193,22 @@ fn limits_of(
     Ok(unsafe { attr.assume_init() })
 }
 
+fn attr_of(
+    library: &'static sys::Library,
+    context: *mut sys::Context,
+    port: u8,
+) -> Option<sys::PortAttr> {
+    let mut attr = sys::PortAttr::default();
+    // SAFETY:
+    // - open; one structure is filled, for which there is room in every version.
+    let result = unsafe { (library.query_port)(context, port, &raw mut attr) };
+    Fault::check("ibv_query_port", result).ok().map(|()| attr)
+}
+
 fn ports(library: &'static sys::Library, name: &str, context: *mut sys::Context) -> Vec<Found> {
     let count = limits_of(library, context).map_or(0, |attr| attr.phys_port_cnt);
     let of_port = |port| {
-        let mut attr = sys::PortAttr::default();
-        // SAFETY:
-        // - open; one structure is filled, for which there is room in every version.
-        let result = unsafe { (library.query_port)(context, port, &raw mut attr) };
-        Fault::check("ibv_query_port", result).ok()?;
+        let attr = attr_of(library, context, port)?;
         let places = 0..u8::try_from(attr.gid_tbl_len.clamp(0, 255)).unwrap_or(0);
         let gids = places.filter_map(|place| {
             let mut gid = sys::Gid::default();
@@ -272,6 +280,13 @@ impl Device {
 
     pub(super) fn context(&self) -> *mut sys::Context {
         self.context
+    }
+
+    /// Whether the port carries anything, as the card says now. Its [events](Self::next_event) say so later. Asked twice: soft-RoCE notes the state, and then waits
+    /// for whoever changes a network device, which may be what takes this one down.
+    pub(super) fn is_active(&self) -> bool {
+        let attr = || attr_of(self.library, self.context, self.found.port);
+        (0..2).all(|_| attr().is_some_and(|attr| attr.state == sys::PORT_ACTIVE))
     }
 
     /// The internet address of the port, if its address is one's.

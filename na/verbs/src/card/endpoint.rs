@@ -26,8 +26,10 @@ use crate::{
         desk::Bytes,
         frames::{FRAME, Pool},
         lines::Line,
-        pair::{Cargo, DEPTH, Pair, Post},
+        pair::{Cargo, Pair, Post},
     },
+    gauge::DEPTH,
+    idle::Idle,
     sharing::Sharing,
 };
 
@@ -40,9 +42,10 @@ const BATCH: usize = 32;
 /// How long a queue pair stays whose peer has not got everything, or does not answer.
 pub(super) const PART_WAITS: Duration = Duration::from_secs(1);
 
-/// Frames for all threads.
+/// What all threads have of an endpoint without its lock.
 #[derive(Debug)]
 pub(super) struct Stock {
+    pub(super) idle: Idle,
     pub(super) pool: Pool,
     /// Of the receive queue, to be posted again.
     pub(super) read: SegQueue<Frame>,
@@ -103,7 +106,8 @@ impl Endpoint {
         let within =
             |wanted: usize, most: c_int| usize::try_from(most).unwrap_or(wanted).clamp(1, wanted);
         let count = within(RECEIVES, device.limits.max_srq_wr);
-        let stock = Stock { pool: Pool::new(device)?, read: SegQueue::new() };
+        let (idle, pool) = (Idle::new(Instant::now()), Pool::new(device)?);
+        let stock = Stock { idle, pool, read: SegQueue::new() };
         let mut this = Self {
             device: Arc::clone(device),
             stock: Arc::new(stock),
@@ -209,6 +213,11 @@ impl Endpoint {
         Arc::clone(&self.stock)
     }
 
+    /// When the pairs are looked at.
+    pub(super) fn idle(&self) -> &Idle {
+        &self.stock.idle
+    }
+
     pub(super) fn queues(&self) -> (*mut sys::Cq, *mut sys::Srq) {
         (self.cq, self.srq)
     }
@@ -269,6 +278,9 @@ impl Endpoint {
         // SAFETY:
         // - the caller's.
         let taken = unsafe { pair.take(post, &mut |frame| stock.pool.give(frame)) };
+        if pair.is_silent() {
+            stock.idle.begins();
+        }
         if let Err(fault) = taken {
             self.broke(number, fault);
         }
@@ -277,7 +289,11 @@ impl Endpoint {
     fn post_waiting(&mut self, number: u32) {
         let Self { pairs, stock, .. } = self;
         let Some(pair) = pairs.get_mut(&number) else { return };
-        if let Err(fault) = pair.post_waiting(&mut |frame| stock.pool.give(frame)) {
+        let posted = pair.post_waiting(&mut |frame| stock.pool.give(frame));
+        if pair.is_silent() {
+            stock.idle.begins();
+        }
+        if let Err(fault) = posted {
             self.broke(number, fault);
         }
     }
@@ -291,7 +307,7 @@ impl Endpoint {
     /// Destroys a pair, which carries no line any more, and frees what it holds.
     pub(super) fn destroy(&mut self, number: u32) {
         if let Some(pair) = self.pairs.remove(&number) {
-            pair.breaks();
+            pair.gauge.breaks();
             pair.stops();
             self.take_all_of(number);
             pair.destroy().into_iter().for_each(|cargo| self.free(cargo));
@@ -319,30 +335,6 @@ impl Endpoint {
     /// Whether there may be more than so much, which a look has found.
     pub(super) fn may_have_more(&self, found: usize) -> bool {
         found == BATCH || !self.backlog.is_empty()
-    }
-
-    /// Asks for the completion of silent posts, by one that does nothing else.
-    pub(super) fn ask(&mut self, number: u32) {
-        if self.pairs.get(&number).is_some_and(Pair::is_silent) {
-            let post = Post {
-                opcode: sys::WR_RDMA_WRITE,
-                word: 0,
-                remote: (0, 0),
-                run: None,
-                must_ask: true,
-                cargo: Cargo::Nothing,
-            };
-            // SAFETY:
-            // - no memory is named.
-            unsafe { self.post(number, post) };
-        }
-    }
-
-    /// The same of all pairs.
-    pub(super) fn ask_all(&mut self) {
-        let silent = self.pairs.iter().filter(|(_, pair)| pair.is_silent());
-        let silent: Vec<u32> = silent.map(|(number, _)| *number).collect();
-        silent.into_iter().for_each(|number| self.ask(number));
     }
 
     /// Ends every connection, and takes no new one: a queue or the card is lost.

@@ -2,7 +2,8 @@
 //!
 //! Who posts takes the [`Turn`] where nobody has it, and hands his post to the card. Where somebody has it, the post goes into a queue without locks, which
 //! he empties before his turn ends. So posts of one thread stay in order, and a queue pair is used by one thread at a time. What makes and ends
-//! connections takes the lock that goes with the turn for a moment.
+//! connections takes the lock that goes with the turn for a moment, and so does who posts while another thread of his context sleeps without an end: he
+//! sees to it that somebody looks at the queues later ([`crate::idle`]).
 
 use std::{
     fmt,
@@ -22,9 +23,10 @@ use crate::{
         Desk, Device, Event, Fault, Greeted, Told,
         endpoint::{Endpoint, Stock},
         frames::Frame,
-        pair::{Cargo, Gauge, Post},
+        pair::{Cargo, Post},
         registration::Registration,
     },
+    gauge::Gauge,
     turn::Turn,
 };
 
@@ -75,6 +77,13 @@ impl Hub {
         self.endpoint.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same, with everything put into the queues that was submitted.
+    fn complete(&self) -> MutexGuard<'_, Endpoint> {
+        let mut endpoint = self.endpoint();
+        self.post_submitted(&mut endpoint);
+        endpoint
+    }
+
     /// Becomes readable when something has come, once it is [armed](Self::arm).
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY:
@@ -87,9 +96,12 @@ impl Hub {
         self.endpoint().desks.push(Arc::clone(desk));
     }
 
-    /// It closes. What was for it is answered.
+    /// It closes. What was for it is answered, and what it leaves silent is asked for: others may not wake for it.
     pub(crate) fn exit(&self, desk: &Arc<Desk>, events: &mut Vec<Event>) {
-        self.endpoint().desks.retain(|it| !Arc::ptr_eq(it, desk));
+        let mut endpoint = self.complete();
+        endpoint.desks.retain(|it| !Arc::ptr_eq(it, desk));
+        endpoint.ask_before_leave();
+        drop(endpoint);
         desk.take(events);
     }
 
@@ -149,12 +161,12 @@ impl Hub {
 
     /// A line has ended; `is_cut`: its peer is out of reach, or is not to be trusted.
     pub(crate) fn end(&self, line: u32, is_cut: bool) {
-        self.endpoint().end_line(line, is_cut);
+        self.complete().end_line(line, is_cut);
     }
 
     /// The same, with memory that was lent to the peer: whether that stays in reach of it, for as long as the queue pair carries others.
     pub(crate) fn end_lending(&self, line: u32, is_cut: bool, lent: Vec<Registration>) -> bool {
-        self.endpoint().end_lending(line, is_cut, lent)
+        self.complete().end_lending(line, is_cut, lent)
     }
 
     /// Sends `len` bytes that `fill` writes; when it answers `false`, nothing is sent.
@@ -200,7 +212,7 @@ impl Hub {
         match looks() {
             Err(Fault::Again) => {
                 desk.awaits_room();
-                looks().inspect_err(|_| self.endpoint().ask_all())
+                looks().inspect_err(|_| self.complete().ask_all())
             }
             other => other,
         }
@@ -262,7 +274,20 @@ impl Hub {
 
     /// Has the completion of a pair's silent posts asked for.
     pub(crate) fn ask(&self, way: &Way) {
-        self.endpoint().ask(way.number);
+        self.complete().ask(way.number);
+    }
+
+    /// Looks whether queues have gone idle, if it is time to; says whether it was.
+    pub(crate) fn run_timers(&self, now: Instant) -> bool {
+        if !self.stock.idle.is_due(now) {
+            return false;
+        }
+        let mut endpoint = self.complete();
+        // Another one may have looked meanwhile.
+        if endpoint.idle().is_due(now) {
+            endpoint.look(now);
+        }
+        true
     }
 
     fn submit(&self, number: u32, post: Post) {
@@ -352,9 +377,22 @@ impl Hub {
         armed.map(|()| found > 0 || !events.is_empty())
     }
 
-    /// When a queue pair is given up.
+    /// When a queue pair is given up, or queues are looked at.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.endpoint().leaving.iter().map(|it| it.by).min()
+        let endpoint = self.complete();
+        let given_up = endpoint.leaving.iter().map(|it| it.by);
+        given_up.chain(endpoint.idle().deadline()).min()
+    }
+
+    /// When queues are looked at, with those into which something is put now that was submitted.
+    pub(crate) fn looks_at(&self) -> Option<Instant> {
+        self.complete().idle().deadline()
+    }
+
+    /// The number of the last post. What the caller has submitted is in the queue: no word of the endpoint's own takes its number any more.
+    pub(crate) fn last(&self, way: &Way) -> u64 {
+        let _endpoint = self.complete();
+        way.gauge.last()
     }
 
     /// Whether queue pairs without lines have something under way.

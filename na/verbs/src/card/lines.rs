@@ -190,7 +190,7 @@ impl Endpoint {
 
     /// Puts a pair in error.
     pub(super) fn broke(&mut self, number: u32, fault: Fault) {
-        if self.pairs.get(&number).is_some_and(Pair::breaks) {
+        if self.pairs.get(&number).is_some_and(|pair| pair.gauge.breaks()) {
             let mut effects = Vec::new();
             self.sharing.broke(number, &mut effects);
             self.act(effects, fault);

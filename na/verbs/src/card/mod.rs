@@ -8,6 +8,7 @@
 //! | [`pair`] | a queue pair, and what its send queue holds |
 //! | [`desk`] | where a context finds what has come for it |
 //! | [`endpoint`] | completion queue, shared receive queue, and all pairs of those that share them |
+//! | [`asks`] | asking for the completion of silent posts |
 //! | [`lines`] | connections over pairs: how they are met, and end |
 //! | [`hub`] | an endpoint that threads share |
 //! | [`events`] | what a card says that concerns no operation |
@@ -15,6 +16,7 @@
 //!
 //! libibverbs takes calls from any thread; an endpoint is used by one at a time all the same.
 
+mod asks;
 mod chunk;
 mod desk;
 mod device;

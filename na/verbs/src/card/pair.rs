@@ -1,26 +1,15 @@
 //! A reliable queue pair (`ibv_qp`), and what its send queue holds.
 
-use std::{
-    collections::VecDeque,
-    ffi::c_int,
-    fmt, mem,
-    net::IpAddr,
-    ptr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-};
+use std::{collections::VecDeque, ffi::c_int, fmt, mem, net::IpAddr, ptr, sync::Arc};
 
 use rdma_core_sys as sys;
 
 use crate::{
     card::{Device, Fault, frames::Frame, registration::Registration},
-    signals::Signals,
+    gauge::{DEPTH, Gauge},
+    signals::{Signals, Silent},
 };
 
-/// Places of a send queue: so many that a completion queue of 32,767, soft-RoCE's longest, has room for those of 256 pairs.
-pub(super) const DEPTH: u32 = 120;
 /// Longest message that is asked to be inline: cards take this much or say how little they do.
 const INLINE: u32 = 220;
 /// Repetitions start after 4 us x 2^this.
@@ -84,69 +73,6 @@ pub(super) struct Post {
     /// Somebody waits for its completion.
     pub(super) must_ask: bool,
     pub(super) cargo: Cargo,
-}
-
-/// What the threads that use a pair see of it without a lock.
-#[derive(Debug, Default)]
-pub(crate) struct Gauge {
-    /// Posts that were put into the queue, or are about to be.
-    posted: AtomicU64,
-    /// Of those, the oldest ones that have ended: whatever they held is free.
-    freed: AtomicU64,
-    is_broken: AtomicBool,
-}
-
-impl Gauge {
-    /// Takes a place of the send queue; `false`: there is none.
-    pub(crate) fn takes_place(&self) -> bool {
-        // Relaxed: a count; what it allows is checked again by whoever has the queue.
-        let under_way = self.posted.fetch_add(1, Ordering::Relaxed).wrapping_sub(self.freed());
-        let has_room = i64::try_from(under_way).unwrap_or(0) < i64::from(DEPTH);
-        if !has_room {
-            self.gives_place();
-        }
-        has_room
-    }
-
-    /// Takes a place in any case, for a post of this side's own.
-    pub(super) fn adds(&self) {
-        // Relaxed: as above.
-        self.posted.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Nothing was posted after all.
-    pub(crate) fn gives_place(&self) {
-        // Relaxed: as above.
-        self.posted.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Whether there is a place.
-    pub(crate) fn has_room(&self) -> bool {
-        self.last().saturating_sub(self.freed()) < u64::from(DEPTH)
-    }
-
-    /// The number of the last post: those of the caller have this or a smaller one.
-    pub(crate) fn last(&self) -> u64 {
-        // Relaxed: one's own additions are seen.
-        self.posted.load(Ordering::Relaxed)
-    }
-
-    fn freed(&self) -> u64 {
-        // Acquire: who sees a post freed finds its buffers unused.
-        self.freed.load(Ordering::Acquire)
-    }
-
-    /// Whether all posts up to one have ended: the peer's card has them, or nothing more comes of them. That one may have been a place that another
-    /// thread took and gave back: more than was posted is not waited for.
-    pub(crate) fn is_over(&self, last: u64) -> bool {
-        self.freed() >= last.min(self.last()) || self.is_broken()
-    }
-
-    /// Whether nothing can be sent any more.
-    pub(crate) fn is_broken(&self) -> bool {
-        // Acquire: as above.
-        self.is_broken.load(Ordering::Acquire)
-    }
 }
 
 /// A queue pair.
@@ -422,14 +348,7 @@ impl Pair {
 
     /// Tells all threads how far completions have come, at once.
     pub(super) fn is_freed(&self) {
-        // Release: what the posts held is as free as `completed` made it.
-        self.gauge.freed.store(self.signals.freed(), Ordering::Release);
-    }
-
-    /// Nothing can be sent any more; `false`: it was so before.
-    pub(super) fn breaks(&self) -> bool {
-        // Release: goes with `is_broken`.
-        !self.gauge.is_broken.swap(true, Ordering::AcqRel)
+        self.gauge.frees(self.signals.freed());
     }
 
     /// It takes and sends nothing more: what was under way completes with an error.
@@ -445,6 +364,12 @@ impl Pair {
     /// Whether posts hold something, and none has asked for the completion that would free it.
     pub(super) fn is_silent(&self) -> bool {
         self.waiting.is_empty() && self.signals.is_silent()
+    }
+
+    /// A look at what lies silent, some time after the one before. What waits for a place is put there by a completion, after which it is looked for anew.
+    pub(super) fn look(&mut self) -> Silent {
+        let can_ask = self.waiting.is_empty() && !self.gauge.is_broken();
+        if can_ask { self.signals.look() } else { Silent::Nothing }
     }
 
     /// All that it holds, once the card uses nothing of it any more.
@@ -485,21 +410,5 @@ impl Drop for Pair {
 impl fmt::Debug for Pair {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Pair({}, {:?})", self.number(), self.signals)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_that_was_given_back_is_not_waited_for() {
-        let gauge = Gauge::default();
-        assert!(gauge.takes_place() && gauge.takes_place());
-        let last = gauge.last();
-        gauge.gives_place();
-        assert!(!gauge.is_over(last), "a post is under way");
-        gauge.freed.store(1, Ordering::Release);
-        assert!(gauge.is_over(last));
     }
 }

@@ -83,13 +83,14 @@ fn peers_are_spread_over_two_ports_and_end_when_both_stay_down() {
     for device in &devices {
         assert_eq!(queue_pairs(device), 4, "two peers, and both ends of each");
     }
-    // For a moment, while nothing is sent.
+    // For a moment, in which nobody posts anything, and the queues go idle.
     set_cable("down");
     let moment = Instant::now();
     until(&mut own, &mut others[0], |_, _| moment.elapsed() > Duration::from_secs(1));
     set_cable("up");
     let moment = Instant::now();
     until(&mut own, &mut others[0], |_, _| moment.elapsed() > Duration::from_secs(1));
+    assert_eq!(own.1.next_deadline(), None, "all that was silent is asked for");
     for (peer, other) in peers.iter().zip(&mut others) {
         exchange(&mut own, other, *peer);
     }

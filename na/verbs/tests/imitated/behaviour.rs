@@ -6,7 +6,7 @@ use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use hg_na::{
@@ -91,6 +91,58 @@ fn one_post_in_so_many_asks_for_its_completion() {
     let (posts, completions) = posts_and_completions("32");
     // Both sides have posted, and each may have begun a row.
     assert!(completions <= posts / 32 + 2, "{completions} of {posts}");
+}
+
+/// Steps both until nothing more moves at this time.
+fn settle(contexts: [&mut dyn Context; 2], now: Instant) {
+    let (start, mut quiet, [one, other]) = (Instant::now(), 0, contexts);
+    while quiet < 10 {
+        in_time!(start);
+        let moved = [&mut *one, &mut *other].map(|it| it.progress(now, &mut Vec::new()).unwrap());
+        quiet = if moved.contains(&true) { 0 } else { quiet + 1 };
+    }
+}
+
+/// A message, which arrives at this time; who has sent it is about to sleep.
+fn call(from: &mut dyn Context, peer: Peer, to: &mut dyn Context, now: Instant) {
+    send(from, peer, 1_000);
+    let (start, mut heard) = (Instant::now(), Vec::new());
+    while arrived(&heard) == 0 {
+        in_time!(start);
+        from.may_sleep();
+        from.progress(now, &mut Vec::new()).unwrap();
+        to.progress(now, &mut heard).unwrap();
+    }
+}
+
+#[test]
+fn a_queue_that_goes_idle_flushes_itself_once_and_sleeps_between_are_no_idle_periods() {
+    const ROUNDS: u64 = 1_000;
+    let _alone = alone();
+    let ((_one, mut one), (_other, mut other)) = (open(&[]), open(&[]));
+    let there = connect(&mut *one, &mut *other);
+    let back = connect(&mut *other, &mut *one);
+    let mut now = Instant::now() + Duration::from_secs(3600);
+    settle([&mut *one, &mut *other], now);
+    let (posts, completions) = counts(CARD);
+    // As two do that call one another, and sleep between: nothing here takes time.
+    for _ in 0..ROUNDS {
+        call(&mut *one, there, &mut *other, now);
+        call(&mut *other, back, &mut *one, now);
+        now += Duration::from_millis(5);
+    }
+    let busy = counts(CARD);
+    let (posts, completions) = (busy.0 - posts, busy.1 - completions);
+    assert!(posts >= 2 * ROUNDS && completions <= posts / 32 + 2, "{completions} of {posts}");
+    // Nothing is posted any more: both have something silent, ask for its completion, and then for nothing.
+    for _ in 0..20 {
+        let due = [&one, &other].iter().filter_map(|it| it.next_deadline()).min();
+        now = due.unwrap_or(now + Duration::from_millis(100)).max(now);
+        settle([&mut *one, &mut *other], now);
+    }
+    let idle = counts(CARD);
+    assert_eq!((idle.0 - busy.0, idle.1 - busy.1), (2, 2), "posts and completions of two queues");
+    assert_eq!([&one, &other].map(|it| it.next_deadline()), [None, None], "nobody wakes for it");
 }
 
 #[test]

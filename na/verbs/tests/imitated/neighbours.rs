@@ -14,7 +14,7 @@ use hg_na::{
 use hg_na_verbs::VerbsPlugin;
 use watchdog::in_time;
 
-use crate::imitation::{LIBRARY, break_pair, left};
+use crate::imitation::{LIBRARY, break_pair, counts, left, set_port, silent};
 
 /// The cards of the neighbours and of their peer, in tests that run one after the other: [`alone`].
 const CARD: usize = 7;
@@ -188,4 +188,55 @@ fn one_who_forgets_a_peer_with_a_get_under_way_costs_no_neighbour_the_pair() {
 #[test]
 fn one_who_closes_with_a_get_under_way_costs_no_neighbour_the_pair() {
     ends_with_a_get_under_way(|near, _| drop(near.remove(0)));
+}
+
+/// A scene in which nothing moves, and its two neighbours.
+fn quiet() -> (Scene, [Box<dyn Context>; 2]) {
+    let mut scene = scene();
+    let [mut one, mut neighbour] = <[_; 2]>::try_from(std::mem::take(&mut scene.near)).unwrap();
+    settle(&mut [&mut *one, &mut *neighbour, &mut *scene.far]);
+    (scene, [one, neighbour])
+}
+
+#[test]
+fn what_one_leaves_silent_who_does_nothing_more_is_asked_for_by_a_neighbour() {
+    let _alone = alone();
+    let (scene, [mut one, mut neighbour]) = quiet();
+    send(&mut *one, scene.there[0]);
+    assert_eq!(silent(CARD), 1);
+    let (start, mut now) = (Instant::now(), Instant::now());
+    while silent(CARD) > 0 {
+        in_time!(start, "it stays silent");
+        now = neighbour.next_deadline().unwrap_or(now).max(now);
+        neighbour.progress(now, &mut Vec::new()).unwrap();
+    }
+}
+
+#[test]
+fn what_one_that_closes_leaves_silent_is_asked_for_though_its_neighbour_sleeps() {
+    let _alone = alone();
+    let (scene, [mut one, _neighbour]) = quiet();
+    send(&mut *one, scene.there[0]);
+    one.forget(scene.there[0]);
+    drop(one);
+    assert_eq!(silent(CARD), 0);
+}
+
+#[test]
+fn one_that_closes_while_the_port_is_down_leaves_it_to_a_neighbour_to_ask() {
+    let _alone = alone();
+    let (scene, [mut one, mut neighbour]) = quiet();
+    send(&mut *one, scene.there[0]);
+    one.forget(scene.there[0]);
+    set_port(CARD, false);
+    let before = counts(CARD);
+    drop(one);
+    assert_eq!((counts(CARD), silent(CARD)), (before, 1));
+    set_port(CARD, true);
+    let (start, mut now) = (Instant::now(), Instant::now());
+    while silent(CARD) > 0 {
+        in_time!(start, "it stays silent");
+        now = neighbour.next_deadline().unwrap_or(now).max(now);
+        neighbour.progress(now, &mut Vec::new()).unwrap();
+    }
 }

@@ -17,7 +17,8 @@ use rdma_core_sys as sys;
 use watchdog::{Watchdog, in_time};
 
 use crate::imitation::{
-    LIBRARY, fail_polls, left, lose_queues, on_port_down, remove, set_port, tell_of_pair,
+    LIBRARY, counts, fail_polls, left, lose_queues, on_port_down, remove, set_port, silent,
+    tell_of_pair,
 };
 
 /// The cards of these tests, which use them one after the other: [`alone`].
@@ -212,6 +213,41 @@ fn a_port_that_comes_back_loses_nothing_and_one_that_stays_down_ends_its_peers_a
     set_port(CARDS[0], true);
     let again = own.1.lookup(first.1.address()).unwrap();
     send(&mut own, &mut first, again);
+}
+
+#[test]
+fn an_idle_queue_asks_for_nothing_while_its_port_is_down_and_asks_once_that_is_up() {
+    const MOMENT: Duration = Duration::from_millis(50);
+    let _alone = alone();
+    let (mut own, mut other) = (open("imitated3"), open("imitated4"));
+    let peer = connect(&mut own, &mut other);
+    // By a clock of its own: nothing here takes time.
+    let mut now = Instant::now();
+    let mut rounds = |own: &mut Opened, pass: Duration| {
+        now += pass;
+        for _ in 0..20 {
+            own.1.progress(now, &mut Vec::new()).unwrap();
+            other.1.progress(now, &mut Vec::new()).unwrap();
+        }
+        own.1.next_deadline()
+    };
+    rounds(&mut own, Duration::ZERO);
+    post(&mut *own.1, peer);
+    rounds(&mut own, Duration::ZERO);
+    assert_eq!(silent(CARDS[0]), 1);
+    set_port(CARDS[0], false);
+    let before = counts(CARDS[0]);
+    for _ in 0..20 {
+        assert!(rounds(&mut own, MOMENT).is_some(), "who sleeps looks again");
+    }
+    assert_eq!((counts(CARDS[0]), silent(CARDS[0])), (before, 1));
+    set_port(CARDS[0], true);
+    for _ in 0..20 {
+        rounds(&mut own, MOMENT);
+    }
+    let after = counts(CARDS[0]);
+    assert_eq!((after.0 - before.0, after.1 - before.1, silent(CARDS[0])), (1, 1, 0));
+    assert_eq!(rounds(&mut own, MOMENT), None);
 }
 
 #[test]

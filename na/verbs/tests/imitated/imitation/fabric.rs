@@ -106,6 +106,8 @@ struct Opened {
     ends: (UnixStream, UnixStream),
     /// Kinds, and what each concerns.
     events: VecDeque<(c_int, usize)>,
+    /// Since it was opened.
+    is_port_down: bool,
     is_removed: bool,
 }
 
@@ -117,6 +119,8 @@ struct Pair {
     state: c_int,
     other: u32,
     queue: VecDeque<Queued>,
+    /// The last post has not asked for its completion.
+    is_silent: bool,
     /// Of its card; and its own handle.
     named: (RawFd, usize),
 }
@@ -151,8 +155,8 @@ impl Fabric {
     pub(super) fn open_card(&mut self, card: usize) -> RawFd {
         let ends = UnixStream::pair().expect("two descriptors");
         let fd = ends.0.as_raw_fd();
-        let (events, is_removed) = (VecDeque::new(), false);
-        self.opened.insert(fd, Opened { card, ends, events, is_removed });
+        let (events, is_port_down, is_removed) = (VecDeque::new(), false, false);
+        self.opened.insert(fd, Opened { card, ends, events, is_port_down, is_removed });
         fd
     }
 
@@ -183,8 +187,15 @@ impl Fabric {
 
     pub(super) fn set_port(&mut self, card: usize, is_up: bool) {
         let kind = if is_up { sys::EVENT_PORT_ACTIVE } else { sys::EVENT_PORT_ERR };
+        let of_card = self.opened.values_mut().filter(|opened| opened.card == card);
+        of_card.for_each(|opened| opened.is_port_down = !is_up);
         self.tell(|_, opened| opened.card == card, (kind, 1));
         self.hold(card, !is_up);
+    }
+
+    /// Whether a port is down for one who has opened its card before.
+    pub(super) fn is_port_down(&self, events: RawFd) -> bool {
+        self.opened.get(&events).is_some_and(|opened| opened.is_port_down)
     }
 
     pub(super) fn hold(&mut self, card: usize, is_held: bool) {
@@ -248,6 +259,11 @@ impl Fabric {
         let is_of = |pd: &usize| self.cards[pd] == card;
         let pairs = self.pairs.values().filter(|pair| is_of(&pair.pd)).count();
         (pairs, self.memory.values().filter(|memory| is_of(&memory.pd)).count())
+    }
+
+    pub(super) fn silent(&self, card: usize) -> usize {
+        let of_card = self.pairs.values().filter(|pair| self.cards[&pair.pd] == card);
+        of_card.filter(|pair| pair.is_silent).count()
     }
 
     pub(super) fn break_pair(&mut self, card: usize) -> bool {
@@ -343,7 +359,10 @@ impl Fabric {
     pub(super) fn open_pair(&mut self, pd: usize, cq: usize, srq: usize) -> u32 {
         let number = self.next();
         let (state, other, queue) = (0, 0, VecDeque::new());
-        self.pairs.insert(number, Pair { pd, cq, srq, state, other, queue, named: (-1, 0) });
+        self.pairs.insert(
+            number,
+            Pair { pd, cq, srq, state, other, queue, is_silent: false, named: (-1, 0) },
+        );
         number
     }
 
@@ -437,6 +456,7 @@ impl Fabric {
         if pair.state < sys::QPS_RTS {
             return 22;
         }
+        pair.is_silent = !queued.is_signalled;
         pair.queue.push_back(queued);
         let pd = pair.pd;
         self.count(pd).0 += 1;

@@ -92,6 +92,11 @@ pub(crate) fn counts(card: usize) -> (u64, u64) {
     with(|fabric| fabric.counts.get(&card).copied().unwrap_or_default())
 }
 
+/// Queue pairs of a card whose last posts have not asked for a completion.
+pub(crate) fn silent(card: usize) -> usize {
+    with(|fabric| fabric.silent(card))
+}
+
 /// Bytes that were written, and read, by a card so far.
 pub(crate) fn moved(card: usize) -> (u64, u64) {
     with(|fabric| fabric.moved.get(&card).copied().unwrap_or_default())
@@ -256,11 +261,16 @@ unsafe extern "C" fn query_device(_: *mut sys::Context, attr: *mut sys::DeviceAt
     0
 }
 
-unsafe extern "C" fn query_port(_: *mut sys::Context, _: u8, attr: *mut sys::PortAttr) -> c_int {
+unsafe extern "C" fn query_port(
+    context: *mut sys::Context,
+    _: u8,
+    attr: *mut sys::PortAttr,
+) -> c_int {
+    let is_down = with(|fabric| fabric.is_port_down(events_of(context)));
     fill(
         attr,
         sys::PortAttr {
-            state: sys::PORT_ACTIVE,
+            state: if is_down { 0 } else { sys::PORT_ACTIVE },
             active_mtu: 5,
             gid_tbl_len: 2,
             active_width: 1,
