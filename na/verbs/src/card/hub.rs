@@ -316,7 +316,11 @@ impl Hub {
         }
     }
 
+    /// What was counted before is found. Mostly there is nothing: the look that costs least comes first.
     fn post_submitted(&self, endpoint: &mut Endpoint) {
+        if self.submitted.is_empty() {
+            return;
+        }
         while let Some((number, post)) = self.submitted.pop() {
             // SAFETY:
             // - frames and registrations are the cargo of their own posts.
