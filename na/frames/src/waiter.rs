@@ -45,7 +45,7 @@ impl FramesWaiter {
         sleeps: bool,
     ) -> Result<Self, Error> {
         let steps = (!sleeps).then(Steps::default);
-        let this = Self { set: WaitSet::new(guard)?, steps };
+        let this = Self { set: WaitSet::new(guard, None)?, steps };
         transport.iter().try_for_each(|fd| this.add(*fd, TRANSPORT, EpollFlags::EPOLLIN))?;
         Ok(this)
     }

@@ -43,15 +43,19 @@ pub struct WaitSet {
 }
 
 impl WaitSet {
-    /// A set with nothing but the waker, which has the name [`Harvest::WAKE`].
+    /// A set of its own, or that of a host, to which the waker is added under the name [`Harvest::WAKE`].
     ///
     /// # Errors
     /// [`Error::Os`], [`Error::Limit`].
-    pub fn new(guard: Arc<ForkGuard>) -> Result<Self, Error> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"))?;
+    pub fn new(guard: Arc<ForkGuard>, guest: Option<Guest>) -> Result<Self, Error> {
+        let own = || Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(os("epoll_create1"));
+        let (epoll, harvest) = match guest {
+            Some(Guest { set, harvest }) => (Epoll(set), harvest),
+            None => (own()?, Harvest::new()),
+        };
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let waker = EventFd::from_value_and_flags(0, flags).map_err(os("eventfd"))?;
-        let this = Self { epoll, waker, guard, harvest: Harvest::new() };
+        let this = Self { epoll, waker, guard, harvest };
         let added =
             this.add(this.waker.as_fd(), Harvest::WAKE, EpollFlags::EPOLLIN | EpollFlags::EPOLLET);
         added.map_err(|error| os_error("epoll_ctl", error))?;
@@ -63,7 +67,7 @@ impl WaitSet {
     /// # Errors
     /// The system's.
     pub fn add(&self, fd: BorrowedFd<'_>, name: u64, what: EpollFlags) -> io::Result<()> {
-        Ok(self.epoll.add(fd, EpollEvent::new(what, name))?)
+        Ok(self.epoll.add(fd, EpollEvent::new(what, self.harvest.token(name)))?)
     }
 
     /// Changes what a descriptor is watched for.
@@ -71,7 +75,7 @@ impl WaitSet {
     /// # Errors
     /// The system's.
     pub fn change(&self, fd: BorrowedFd<'_>, name: u64, what: EpollFlags) -> io::Result<()> {
-        Ok(self.epoll.modify(fd, &mut EpollEvent::new(what, name))?)
+        Ok(self.epoll.modify(fd, &mut EpollEvent::new(what, self.harvest.token(name)))?)
     }
 
     /// Watches a descriptor no more.
@@ -132,7 +136,8 @@ impl WaitSet {
             other => other.map_err(os("epoll_wait"))?,
         };
         let is_kept = |told: &Told| {
-            let is_harvests = told.token & Harvest::GUEST != 0 || told.token >= Harvest::JOINED;
+            let own = told.token ^ self.harvest.token(0);
+            let is_harvests = own & Harvest::GUEST != 0 || own >= Harvest::JOINED;
             is_harvests || keeps(told)
         };
         Ok(self.harvest.keep(events[..count].iter().map(told).filter(is_kept)))
@@ -192,6 +197,18 @@ impl Waiter for WaitSet {
         let added = self.add(other, Harvest::JOINED, EpollFlags::EPOLLIN);
         added.map_err(|error| os_error("epoll_ctl", error))
     }
+
+    fn watch(&self, other: BorrowedFd<'_>, on: bool) -> Result<(), Error> {
+        if self.guard.is_child() {
+            return Err(Error::Forked);
+        }
+        if !on {
+            self.remove(other);
+            return Ok(());
+        }
+        let added = self.add(other, Harvest::JOINED, EpollFlags::EPOLLIN);
+        added.map_err(|error| os_error("epoll_ctl", error))
+    }
 }
 
 impl fmt::Debug for WaitSet {
@@ -232,7 +249,17 @@ mod tests {
     const EDGE_IN: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
 
     fn waiter() -> WaitSet {
-        WaitSet::new(Arc::new(ForkGuard::new().unwrap())).unwrap()
+        guest_of(None)
+    }
+
+    fn guest_of(host: Option<Guest>) -> WaitSet {
+        WaitSet::new(Arc::new(ForkGuard::new().unwrap()), host).unwrap()
+    }
+
+    fn taken(waiter: &WaitSet) -> Vec<u64> {
+        let mut told = Vec::new();
+        waiter.take(&mut told);
+        told.iter().map(|it| it.token).collect()
     }
 
     /// Keeps all, as a wait does.
@@ -318,6 +345,75 @@ mod tests {
     }
 
     #[test]
+    fn a_joined_descriptor_that_is_not_watched_says_nothing_until_it_is_watched_again() {
+        let (waiter, other) = (waiter(), waiter());
+        let (ready, fd) = (Arc::new(AtomicBool::new(false)), other.fd().unwrap());
+        waiter.join(fd, Arc::clone(&ready)).unwrap();
+        waiter.watch(fd, false).unwrap();
+        other.wake();
+        waiter.wait(Some(Duration::ZERO)).unwrap();
+        assert!(!ready.load(Ordering::Acquire));
+        waiter.watch(fd, true).unwrap();
+        waiter.wait(WATCHDOG).unwrap();
+        assert!(ready.load(Ordering::Acquire), "what came meanwhile is told");
+    }
+
+    #[test]
+    fn a_wait_that_a_mark_or_a_kept_event_ends_collects_what_the_descriptor_told_of() {
+        let waiter = waiter();
+        let bells = [7, 8].map(|name| {
+            let bell = EventFd::new().unwrap();
+            waiter.add(bell.as_fd(), name, EDGE_IN).unwrap();
+            bell
+        });
+        for is_marked in [true, false] {
+            if is_marked {
+                waiter.wake();
+            } else {
+                bells[1].write(1).unwrap();
+            }
+            ask(&waiter);
+            bells[0].write(1).unwrap();
+            waiter.wait(Some(Duration::ZERO)).unwrap();
+            let expected: &[u64] = if is_marked { &[7] } else { &[8, 7] };
+            assert_eq!(taken(&waiter), expected, "each ring once, though nobody reads");
+        }
+    }
+
+    #[test]
+    fn a_guest_sleeps_in_its_hosts_set_and_keeps_what_it_takes_for_the_host() {
+        let host = waiter();
+        let guest = guest_of(Some(host.host().unwrap()));
+        let [theirs, own] = [0, 1].map(|_| EventFd::new().unwrap());
+        host.add(theirs.as_fd(), 7, EDGE_IN).unwrap();
+        guest.add(own.as_fd(), 7, EDGE_IN).unwrap();
+        let start = Instant::now();
+        for asks in [true, false] {
+            for is_own in [true, false] {
+                let rung = if is_own { &own } else { &theirs };
+                rung.write(1).unwrap();
+                if asks {
+                    ask(&guest);
+                } else {
+                    guest.wait(WATCHDOG).unwrap();
+                }
+                // It ends this wait, and any that comes before it is taken.
+                guest.wait(None).unwrap();
+                assert_eq!((guest.has_told(), host.has_told()), (is_own, !is_own));
+                assert_eq!(taken(if is_own { &guest } else { &host }), [7]);
+            }
+        }
+        guest.wake();
+        ask(&guest);
+        assert_eq!(
+            host.begin_wait(WATCHDOG).unwrap(),
+            Some(Duration::ZERO),
+            "either's next wait ends"
+        );
+        assert!(start.elapsed() < Duration::from_secs(60), "ended by events, not by the time");
+    }
+
+    #[test]
     fn every_wake_of_another_thread_ends_a_wait() {
         let waiter = Arc::new(waiter());
         let (turn, turns) = std::sync::mpsc::channel::<()>();
@@ -343,7 +439,7 @@ mod tests {
         assert!(waiter.host().is_err(), "there is room for one");
         let (own, mut far) = UnixStream::pair().unwrap();
         let (other, mut beyond) = UnixStream::pair().unwrap();
-        waiter.add(own.as_fd(), harvest.token(7), EDGE_IN).unwrap();
+        waiter.epoll.add(&own, EpollEvent::new(EDGE_IN, harvest.token(7))).unwrap();
         waiter.add(other.as_fd(), 7, EDGE_IN).unwrap();
         let start = Instant::now();
         for asks in [true, false] {

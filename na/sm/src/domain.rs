@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     pub(crate) name: Name,
     pub(crate) listen: bool,
     pub(crate) incarnation: [u8; 16],
-    pub(crate) guard: &'static ForkGuard,
+    pub(crate) guard: &'static Arc<ForkGuard>,
     pub(crate) regions: Arc<Regions>,
     pub(crate) tables: PeerTables,
     ids: Mutex<Ids>,

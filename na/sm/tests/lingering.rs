@@ -28,6 +28,8 @@ use watchdog::{Watchdog, alone, in_time, until};
 mod denied;
 #[path = "common/eventfds.rs"]
 mod eventfds;
+#[path = "../../tcp/tests/common/log.rs"]
+mod log;
 
 use eventfds::eventfds;
 
@@ -195,10 +197,12 @@ fn stay_open_without_a_thread() {
     let harmless: Vec<_> = (0..MORE_THAN_MAY_WAIT).map(|_| stranger(target.as_ref())).collect();
     harmless.iter().for_each(|it| send(it, &[0; 4096], &[]));
     let (mut strangers, mut pipes) = (Vec::new(), Vec::new());
+    let log = log::Log::default();
     std::thread::scope(|scope| {
-        let (target, other) = (target.as_mut(), other.as_mut());
+        let (target, other, log) = (target.as_mut(), other.as_mut(), log.clone());
         let (strangers, pipes) = (&mut strangers, &mut pipes);
         scope.spawn(move || {
+            let _logged = tracing::subscriber::set_default(log);
             denied::deny(&[libc::SYS_clone, libc::SYS_clone3], Errno::EAGAIN);
             all_are_gone(target, &harmless);
             for _ in 0..MORE_THAN_MAY_WAIT {
@@ -213,6 +217,7 @@ fn stay_open_without_a_thread() {
             who_connects_is_told_why_in_the_end(other, target);
         });
     });
+    assert_eq!(log.text().matches("wait to be closed").count(), 1, "once: {}", log.text());
     assert!(!strangers.iter().all(is_gone), "nobody keeps count");
     assert!(!pipes.iter().any(is_gone), "they were closed by the thread that makes progress");
     all_are_gone(target.as_mut(), &strangers);

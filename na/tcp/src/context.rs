@@ -150,7 +150,7 @@ impl TcpContext {
     /// # Errors
     /// [`Error::Os`].
     pub(crate) fn new(shared: Arc<Shared>, id: u8, mark: u32) -> Result<Self, Error> {
-        let waiter = Arc::new(WaitSet::new(Arc::clone(&shared.guard))?);
+        let waiter = Arc::new(WaitSet::new(Arc::clone(&shared.guard), None)?);
         let listener = shared.listener()?;
         if let Some(listener) = &listener {
             let added = waiter.add(listener.socket.as_fd(), LISTENER, ARRIVALS);

@@ -3,18 +3,27 @@
 use std::{sync::atomic::Ordering, time::Instant};
 
 use hg_na::{Completion, GoneReason, Peer, Told};
+use hg_na_parts::FREE_NAME;
+use nix::sys::epoll::EpollFlags;
 
 use crate::{
     connection::Phase,
     context::{Moved, SmContext, TRIM_AFTER, handshake::reason_of},
     descriptor::{pair, split},
     link::{Link, misbehaved},
-    os::{closing::room, waiter::LISTENER_TOKEN},
+    os::closing::room,
 };
 
 /// Packets of a process that has ended which are heard at once: more than a socket holds, unless a child of that process has it and
 /// goes on sending.
 const LAST_PACKETS_MAX: u32 = 1024;
+
+/// The listener's name in the wait set. (Connections have no index of 2^29 - 1.)
+pub(crate) const LISTENER: u64 = FREE_NAME;
+/// What to be told about a descriptor, beside hang-up and errors: each arrival once (doorbells).
+pub(crate) const EDGE_IN: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
+/// What to be told as long as it is so (sockets, pidfds).
+pub(crate) const LEVEL_IN: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLRDHUP);
 
 /// Which descriptor of a connection an event belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +68,7 @@ impl SmContext {
         }
         self.poll_kernel(now)?;
         let mut events = std::mem::take(&mut self.events);
-        self.waiter.take_ready(&mut events);
+        self.waiter.take(&mut events);
         let moved = !events.is_empty();
         for event in events.drain(..) {
             self.event(event, now);
@@ -81,7 +90,7 @@ impl SmContext {
     }
 
     fn event(&mut self, event: Told, now: Instant) {
-        if event.token == LISTENER_TOKEN {
+        if event.token == LISTENER {
             return self.accept(now);
         }
         let (peer, source) = parse(event.token);

@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use hg_na::{Completion, GoneReason, Peer};
+use hg_na_parts::WaitSet;
 
 use super::partings::size_of;
 use crate::{
@@ -13,7 +14,6 @@ use crate::{
     context::SmContext,
     layout::REQUESTS_SLOTS,
     link::Link,
-    os::waiter::SmWaiter,
     receive::Intake,
     rendezvous::packet::{GOODBYE, Packet},
 };
@@ -150,7 +150,7 @@ impl SmContext {
         }
         connection.unwatch(&self.waiter);
         if let Some(link) = connection.link.take() {
-            let _not_watched_is_fine = self.waiter.remove(link.own.bell.fd());
+            self.waiter.remove(link.own.bell.fd());
         }
         connection.own = None;
         connection.watch = None;
@@ -169,10 +169,10 @@ impl SmContext {
 
 impl Connection {
     /// The level-triggered descriptors would be told about again and again.
-    fn unwatch(&self, waiter: &SmWaiter) {
+    fn unwatch(&self, waiter: &WaitSet) {
         let pidfd = self.watch.as_ref().and_then(|watch| watch.fd());
         for fd in self.socket.iter().map(|socket| socket.fd()).chain(pidfd) {
-            let _not_watched_is_fine = waiter.remove(fd);
+            waiter.remove(fd);
         }
     }
 }

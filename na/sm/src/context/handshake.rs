@@ -19,8 +19,9 @@ use hg_na::{Error, GoneReason, Peer};
 
 use super::{
     SmContext,
-    chores::{Source, token},
+    chores::{EDGE_IN, LEVEL_IN, LISTENER, Source, token},
     draining::for_the_other_side,
+    watch_fd,
 };
 use crate::{
     arena::{LANE_BYTES, Lane},
@@ -33,7 +34,6 @@ use crate::{
         event::{Doorbell, PeerBell},
         mapping::seals_of,
         misbehaved, room,
-        waiter::{EDGE_IN, LEVEL_IN, LISTENER_TOKEN},
     },
     region::table,
     rendezvous::{
@@ -100,8 +100,9 @@ impl SmContext {
         connection.credentials = Some(credentials);
         let socket = connection.socket.insert(socket).fd();
         let pidfd = connection.watch.insert(Arc::new(watch)).fd();
-        self.waiter.add(socket, token(peer, Source::Socket), LEVEL_IN)?;
-        pidfd.map_or(Ok(()), |it| self.waiter.add(it, token(peer, Source::Process), LEVEL_IN))
+        watch_fd(&self.waiter, socket, token(peer, Source::Socket), LEVEL_IN)?;
+        pidfd
+            .map_or(Ok(()), |it| watch_fd(&self.waiter, it, token(peer, Source::Process), LEVEL_IN))
     }
 
     /// This side's part of a link, and its segment for a greeting, to be closed once sent.
@@ -156,7 +157,7 @@ impl SmContext {
     /// Whoever waits to be accepted would be told of in each round.
     fn rest_listener(&mut self, now: Instant) {
         let Some(listener) = &self.listener else { return };
-        let _not_watched_is_fine = self.waiter.remove(listener.fd());
+        self.waiter.remove(listener.fd());
         self.listen_at = Some(now + LISTENER_REST);
         self.schedule();
     }
@@ -165,7 +166,7 @@ impl SmContext {
     pub(crate) fn listen_again(&mut self, now: Instant) {
         self.listen_at = None;
         let Some(listener) = &self.listener else { return };
-        match self.waiter.add(listener.fd(), LISTENER_TOKEN, LEVEL_IN) {
+        match watch_fd(&self.waiter, listener.fd(), LISTENER, LEVEL_IN) {
             Ok(()) => self.accept(now),
             Err(error) => {
                 tracing::warn!(%error, "the listener cannot be watched");
@@ -291,7 +292,7 @@ impl SmContext {
     }
 
     fn opened(&mut self, peer: Peer, own: OwnSide, theirs: TheirSide) -> Result<(), Error> {
-        self.waiter.add(own.bell.fd(), token(peer, Source::Doorbell), EDGE_IN)?;
+        watch_fd(&self.waiter, own.bell.fd(), token(peer, Source::Doorbell), EDGE_IN)?;
         let Some(connection) = self.peers.find(peer) else { return Ok(()) };
         connection.link = Some(Link::new(own, theirs));
         connection.phase = Phase::Open;

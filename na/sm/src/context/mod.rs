@@ -29,6 +29,7 @@ mod views;
 use std::{
     collections::{BTreeSet, VecDeque},
     fmt,
+    os::fd::BorrowedFd,
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
@@ -38,17 +39,22 @@ use hg_na::{
     Message, Op, OpId, Peer, Rejected, Tag, Token, Told, Transit, Waiter,
 };
 use hg_na_memory::ForkGuard;
-use hg_na_parts::Flush;
+use hg_na_parts::{Flush, WaitSet, limits::os_error};
+use nix::sys::epoll::EpollFlags;
 use rustc_hash::FxHashMap;
 
-use self::{partings::Partings, rounds::POLL_EMPTY_MIN};
+use self::{
+    chores::{LEVEL_IN, LISTENER},
+    partings::Partings,
+    rounds::POLL_EMPTY_MIN,
+    transfers::PinsWanted,
+};
 use crate::{
     connection::{Connection, Phase},
     descriptor::RegionClaim,
     domain::Shared,
     fail,
     link::Kind,
-    os::waiter::{LEVEL_IN, LISTENER_TOKEN, SmWaiter},
     peers::Peers,
     receive::Intake,
     region::cma::Near,
@@ -62,7 +68,7 @@ pub(crate) struct SmContext {
     pub(crate) id: u8,
     pub(crate) address: Address,
     pub(crate) guard: &'static ForkGuard,
-    pub(crate) waiter: Arc<SmWaiter>,
+    pub(crate) waiter: Arc<WaitSet>,
     pub(crate) listener: Option<Listener>,
     pub(crate) peers: Peers,
     pub(crate) by_target: FxHashMap<Target, Peer>,
@@ -98,6 +104,7 @@ pub(crate) struct SmContext {
     /// Peers with whom transfers were to be begun later, and whether a sleep is to end when a word for a pin is free.
     later: BTreeSet<Peer>,
     wants_pins: Intent,
+    pins_wanted: Arc<PinsWanted>,
     /// A peer was to be rung, and the system refused: it is tried again.
     pub(crate) unrung: Arc<AtomicBool>,
     pub(crate) events: Vec<Told>,
@@ -115,13 +122,12 @@ impl SmContext {
             return Err(Error::Forked);
         }
         let listener = shared.take(id)?;
-        let watched = |waiter: SmWaiter| match &listener {
-            Some(it) => waiter.add(it.fd(), LISTENER_TOKEN, LEVEL_IN).map(|()| waiter),
+        let watched = |waiter: WaitSet| match &listener {
+            Some(it) => watch_fd(&waiter, it.fd(), LISTENER, LEVEL_IN).map(|()| waiter),
             None => Ok(waiter),
         };
-        let made = SmWaiter::new(guest).and_then(watched);
-        let waiter = match made {
-            Ok(waiter) => waiter,
+        let waiter = match WaitSet::new(Arc::clone(shared.guard), guest).and_then(watched) {
+            Ok(waiter) => Arc::new(waiter),
             Err(error) => {
                 listener.into_iter().for_each(Listener::close);
                 shared.closed(id);
@@ -133,7 +139,8 @@ impl SmContext {
             guard: shared.guard,
             shared: Arc::clone(shared),
             id,
-            waiter: Arc::new(waiter),
+            pins_wanted: Arc::new(PinsWanted::of(&waiter)),
+            waiter,
             listener,
             peers: Peers::default(),
             by_target: FxHashMap::default(),
@@ -357,6 +364,10 @@ impl fmt::Debug for SmContext {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "SmContext({}, {} peers)", self.address, self.peers.len())
     }
+}
+
+fn watch_fd(on: &WaitSet, fd: BorrowedFd<'_>, name: u64, what: EpollFlags) -> Result<(), Error> {
+    on.add(fd, name, what).map_err(|error| os_error("epoll_ctl", error))
 }
 
 /// Whether something moved.

@@ -95,7 +95,7 @@ impl SmContext {
         } else {
             self.empty_rounds += 1;
             self.has_chores |= self.empty_rounds >= self.poll_after;
-            if self.waiter.has_ready() || self.due_at.is_some_and(|at| at <= now) {
+            if self.waiter.has_told() || self.due_at.is_some_and(|at| at <= now) {
                 moved = self.chores(now, done)?;
             }
         }
@@ -127,8 +127,8 @@ impl SmContext {
         if is_empty || now >= self.poll_at {
             self.empty_rounds = 0;
             self.poll_at = now + POLL_EVERY;
-            self.waiter.poll()?;
-            if self.waiter.has_ready() || self.hot.is_empty() {
+            self.waiter.ask(|_| true)?;
+            if self.waiter.has_told() || self.hot.is_empty() {
                 self.poll_after = POLL_EMPTY_MIN;
             } else if is_empty {
                 self.poll_after = POLL_EMPTY_MAX.min(self.poll_after * 2);
@@ -272,14 +272,14 @@ impl SmContext {
             && !self.unrung.load(Ordering::Relaxed)
             && self.finished.is_empty()
             && self.intake.ferries.is_empty()
-            && !self.waiter.has_ready();
+            && !self.waiter.has_told();
         if !is_idle {
             return false;
         }
         self.peers.each_link(&self.hot, Link::park);
         self.peers.each_link(&self.backlog, Link::want_space);
         if !self.later.is_empty() {
-            self.wants_pins.park(&self.waiter.pins_wanted);
+            self.wants_pins.park(&self.pins_wanted.flag);
         }
         before_second_look();
         self.tell_later();
@@ -317,6 +317,6 @@ impl SmContext {
         self.is_sleeping = false;
         // Those that were asked to ring, and are looked at all the same.
         self.peers.each_link(&self.backlog, Link::look_for_space);
-        self.wants_pins.unpark(&self.waiter.pins_wanted);
+        self.wants_pins.unpark(&self.pins_wanted.flag);
     }
 }

@@ -15,8 +15,6 @@ use super::signals::{Closing, Signals};
 /// With so many threads, and descriptors that wait for one, nobody is accepted and no connection is made, since each may add some. Those that
 /// are open already may add more descriptors, which wait.
 const CLOSING_MAX: usize = 64;
-/// Questions in a row in vain, each some time after the one before, after which what waits is not just slow.
-const LASTS: u32 = 10;
 const STACK_BYTES: usize = 64 << 10;
 
 /// Closes them without waiting. Where no thread is to be had they stay open until there is one.
@@ -29,23 +27,21 @@ pub(crate) fn close_elsewhere(fds: Vec<OwnedFd>) {
 /// Whether one more connection may be made.
 ///
 /// # Errors
-/// [`Error::Limit`]: too much waits to be closed. It is warned of, once, where that lasts.
+/// [`Error::Limit`]: too much waits to be closed. It is warned of once, until nothing waits any more.
 pub(crate) fn room() -> Result<(), Error> {
     let process = Signals::of_process()?;
     start_closer(process);
     let mut closing = lock(process);
     if closing.threads + closing.queue.len() < CLOSING_MAX {
-        closing.asked_in_vain = 0;
         return Ok(());
     }
-    closing.asked_in_vain = closing.asked_in_vain.saturating_add(1);
-    let lasts = closing.asked_in_vain == LASTS;
+    let was_full = mem::replace(&mut closing.was_full, true);
     drop(closing);
     let limit = CLOSING_MAX as u64;
     let what = "descriptors of others that wait to be closed, with which no connection is made";
     let remedy = "end who has sent them (TCP sockets that linger, most likely)";
     let error = Error::Limit { what, limit, remedy };
-    if lasts {
+    if !was_full {
         tracing::warn!("{error}");
     }
     Err(error)
@@ -69,7 +65,10 @@ fn start_closer(process: &'static Signals) {
 fn close_next(process: &Signals) -> bool {
     let mut closing = lock(process);
     let next = closing.queue.pop();
-    closing.threads -= usize::from(next.is_none());
+    if next.is_none() {
+        closing.threads -= 1;
+        closing.was_full &= closing.threads > 0;
+    }
     drop(closing);
     next.map(drop).is_some()
 }

@@ -10,10 +10,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use hg_na::Error;
-use nix::{
-    sys::eventfd::{EfdFlags, EventFd},
-    unistd::write,
-};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use hg_na_parts::limits::os_error;
 
@@ -29,11 +26,6 @@ impl Doorbell {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let eventfd = EventFd::from_flags(flags).map_err(|e| os_error("eventfd", e))?;
         Ok(Self(eventfd.into()))
-    }
-
-    /// Wakes whoever has it in an epoll set, where nobody else has it: it does not block, and its counter is never full.
-    pub(crate) fn ring(&self) {
-        let _done = write(&self.0, &1_u64.to_ne_bytes());
     }
 
     /// For an epoll set, or for a peer.

@@ -7,7 +7,6 @@ pub(crate) mod mapping;
 pub(crate) mod room;
 #[expect(unsafe_code, reason = "system calls that `nix` does not offer safely")]
 pub(crate) mod signals;
-pub(crate) mod waiter;
 
 use hg_na::{Error, GoneReason};
 

@@ -14,7 +14,7 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd, OwnedFd},
     ptr,
     sync::{
-        Mutex, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicPtr, Ordering},
     },
 };
@@ -45,7 +45,7 @@ pub(crate) struct Signals {
     /// The kernel's name for the queue, and what its requests read nothing of; made when it is first asked for.
     queue: OnceLock<Option<(usize, OwnedFd)>>,
     /// A forked child has no queue, nor other things of this process.
-    guard: ForkGuard,
+    guard: Arc<ForkGuard>,
     /// Nor its threads.
     pub(crate) closing: Mutex<Closing>,
 }
@@ -55,7 +55,8 @@ pub(crate) struct Signals {
 pub(crate) struct Closing {
     pub(crate) queue: Vec<OwnedFd>,
     pub(crate) threads: usize,
-    pub(crate) asked_in_vain: u32,
+    /// Somebody was told that too much waits, and something has waited ever since.
+    pub(crate) was_full: bool,
 }
 
 /// That of this process: one that was leaked. No lock, which a child that is forked meanwhile would find locked.
@@ -77,8 +78,8 @@ impl Signals {
         {
             return Ok(found);
         }
-        let new =
-            Self { queue: OnceLock::new(), guard: ForkGuard::new()?, closing: Mutex::default() };
+        let (guard, closing) = (Arc::new(ForkGuard::new()?), Mutex::default());
+        let new = Self { queue: OnceLock::new(), guard, closing };
         let new = Box::into_raw(Box::new(new));
         // Release: whoever finds it sees it whole. Another thread may have been quicker, and then its own is found (Relaxed: nothing
         // is read through it).
@@ -101,7 +102,7 @@ impl Signals {
 ///
 /// # Errors
 /// Where there is no memory for a page.
-pub(crate) fn guard() -> Result<&'static ForkGuard, Error> {
+pub(crate) fn guard() -> Result<&'static Arc<ForkGuard>, Error> {
     Ok(&Signals::of_process().map_err(named)?.guard)
 }
 
@@ -166,7 +167,7 @@ mod tests {
 
     fn each() -> [Signals; 2] {
         [new_queue(), None].map(|queue| {
-            let guard = ForkGuard::new().unwrap();
+            let guard = Arc::new(ForkGuard::new().unwrap());
             Signals { queue: queue.into(), guard, closing: Mutex::default() }
         })
     }

@@ -12,6 +12,7 @@ use std::{
     io::{IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    sync::Arc,
 };
 
 use hg_na::{Error, GoneReason};
@@ -117,7 +118,7 @@ pub(crate) struct Socket {
     /// There until it is dropped.
     end: Option<(NotInherited, OwnedFd)>,
     /// A child that was not forked by libc has the connection itself, and leaves it alone.
-    guard: Option<&'static ForkGuard>,
+    guard: Option<&'static Arc<ForkGuard>>,
 }
 
 impl From<OwnedFd> for Socket {

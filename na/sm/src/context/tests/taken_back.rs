@@ -116,7 +116,7 @@ fn what_is_begun_before_the_origin_is_open_leaves_memory_alone_that_it_takes_bac
     pair.origin.progress(start, &mut Vec::new()).unwrap();
     while pair.target.connected().is_empty() {
         in_time!(start, "nobody is accepted");
-        pair.target.waiter.poll().unwrap();
+        pair.target.waiter.ask(|_| true).unwrap();
         pair.target.progress(Instant::now(), &mut Vec::new()).unwrap();
     }
     assert!(!pair.origin.is_connected(pair.to), "it has not read Welcome");
@@ -149,7 +149,7 @@ fn who_has_left_too_much_behind_is_refused_before_it_is_welcomed() {
     let (start, mut buffer) = (Instant::now(), [0; PACKET_MAX]);
     let words = loop {
         in_time!(start, "nobody answers");
-        target.waiter.poll().unwrap();
+        target.waiter.ask(|_| true).unwrap();
         target.progress(Instant::now(), &mut Vec::new()).unwrap();
         if let Received::Message { len, .. } = socket.recv(&mut buffer).unwrap() {
             break Packet::decode(&buffer[..len]).unwrap();
@@ -179,7 +179,7 @@ fn who_has_no_number_here_and_dies_in_the_middle_of_a_transfer_pins_nothing_any_
     let start = Instant::now();
     while pair.target.is_connected(from) || pair.target.peers.len() > 0 {
         in_time!(start, "it never hears the hang-up");
-        pair.target.waiter.poll().unwrap();
+        pair.target.waiter.ask(|_| true).unwrap();
         pair.target.progress(Instant::now(), &mut Vec::new()).unwrap();
     }
     assert!(!pair.domains[1].regions.boards.has_leaving(), "its segment, and what it pinned");

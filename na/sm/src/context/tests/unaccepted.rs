@@ -21,7 +21,7 @@ fn told_at(address: &Address, end: impl FnOnce()) -> GoneReason {
     let start = Instant::now();
     loop {
         in_time!(start, "nobody tells that the peer is gone: {done:?}");
-        origin.waiter.poll().unwrap();
+        origin.waiter.ask(|_| true).unwrap();
         origin.progress(Instant::now(), &mut done).unwrap();
         let told = done.iter().find_map(|it| match it {
             Completion::HungUp { reason, .. } => Some(reason.clone()),

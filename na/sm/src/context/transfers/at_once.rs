@@ -50,12 +50,12 @@ impl SmContext {
             return Begun::No;
         }
         let begun = 'now: {
-            let Self { peers, ahead, waiter, .. } = self;
+            let Self { peers, ahead, pins_wanted, .. } = self;
             let Some(connection) = peers.find(peer) else { return Begun::No };
             if !connection.is_open() || *ahead >= AHEAD_MAX {
                 break 'now None;
             }
-            let mut piece = Piece { near, claim, range, waiter };
+            let mut piece = Piece { near, claim, range, pins_wanted };
             let pinned = match piece.admit(connection, by_kernel) {
                 Ok(Some(pinned)) => pinned,
                 Err(Error::Again) => break 'now None,

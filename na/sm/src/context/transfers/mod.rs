@@ -16,6 +16,7 @@ mod piece;
 
 use hg_na::{Error, Op, OpId, Peer, Rejected, Token};
 
+pub(super) use self::piece::PinsWanted;
 use self::piece::would_serve;
 use super::SmContext;
 use crate::{

@@ -4,9 +4,10 @@
 //! when that is closed meanwhile: its segment stays mapped here and there until the word is clear
 //! ([`crate::region::boards`]).
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, atomic::AtomicU32};
 
 use hg_na::{Error, Mover, Waiter as _};
+use hg_na_parts::WaitSet;
 
 use crate::{
     connection::Connection,
@@ -14,7 +15,7 @@ use crate::{
     fail,
     link::Link,
     maps::PeerPages,
-    os::{mapping::Access, waiter::SmWaiter},
+    os::mapping::Access,
     region::{
         cma::{Call, Direction, Near},
         pins::{self, Pin},
@@ -32,8 +33,20 @@ pub(super) struct Piece<'near, 'far> {
     pub(super) claim: &'far RegionClaim,
     /// Offset in the remote region, and length.
     pub(super) range: (u64, u64),
-    /// What its context sleeps on.
-    pub(super) waiter: &'far Arc<SmWaiter>,
+    pub(super) pins_wanted: &'far Arc<PinsWanted>,
+}
+
+/// Whether a context sleeps for want of a word for a pin ([`crate::wake`]), and on what: whoever releases one wakes it.
+#[derive(Debug)]
+pub(in crate::context) struct PinsWanted {
+    pub(in crate::context) flag: AtomicU32,
+    waiter: Arc<WaitSet>,
+}
+
+impl PinsWanted {
+    pub(in crate::context) fn of(waiter: &Arc<WaitSet>) -> Self {
+        Self { flag: AtomicU32::new(0), waiter: Arc::clone(waiter) }
+    }
 }
 
 /// What admitted a piece, and keeps it pinned.
@@ -96,7 +109,7 @@ impl<'near> Piece<'near, '_> {
         };
         let rings = &pinned.link.own.rings;
         let at = pinned.pin.leave(&rings.pins.0);
-        Ok(Carried { way, rings: rings.share(), at, waiter: Arc::downgrade(self.waiter) })
+        Ok(Carried { way, rings: rings.share(), at, pins_wanted: Arc::downgrade(self.pins_wanted) })
     }
 }
 
@@ -132,8 +145,7 @@ pub(super) struct Carried<'near> {
     /// The segment of the pin, and its place there.
     rings: Rings,
     at: usize,
-    /// What its context sleeps on, for want of a word for a pin perhaps.
-    waiter: Weak<SmWaiter>,
+    pins_wanted: Weak<PinsWanted>,
 }
 
 #[derive(Debug)]
@@ -159,10 +171,10 @@ impl Drop for Carried<'_> {
         // A forked child has no segment.
         if !self.rings.are_elsewhere() {
             pins::release(&self.rings.pins.0[self.at]); // W1
-            if let Some(waiter) = self.waiter.upgrade()
-                && Bell::default().is_due(&waiter.pins_wanted)
+            if let Some(wanted) = self.pins_wanted.upgrade()
+                && Bell::default().is_due(&wanted.flag)
             {
-                waiter.wake();
+                wanted.waiter.wake();
             }
         }
     }
