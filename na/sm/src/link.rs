@@ -301,8 +301,9 @@ impl Link {
     }
 
     /// Copies a body into private memory.
-    pub(crate) fn copy_out(&self, body: BodyClaim) -> Message {
-        received(self.theirs.rings.copy_out(body.offset, body.len))
+    pub(crate) fn copy_out(&self, BodyClaim { offset, len }: BodyClaim) -> Result<Message, Broken> {
+        let bytes = self.theirs.rings.copy_out(offset, len);
+        bytes.map(received).map_err(|_refused| Broken::NoMemory(len))
     }
 
     /// Tells the producer of a ring what was taken, and rings when it sleeps for that.
@@ -374,10 +375,15 @@ impl Link {
     }
 }
 
-/// The reason for which a connection with a broken peer ends.
+/// The reason for which a connection ends whose rings cannot be read on.
 #[cold]
 pub(crate) fn misbehaved(broken: Broken) -> GoneReason {
-    GoneReason::Misbehaved(Arc::from(broken.why()))
+    match broken {
+        Broken::NoMemory(len) => {
+            GoneReason::Exhausted(Error::NoMemory { len: len.into() }.to_string().into())
+        }
+        broken => GoneReason::Misbehaved(Arc::from(broken.why())),
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -165,7 +165,7 @@ fn take_request(link: &mut Link, from: Peer, done: &mut Vec<Completion>) -> Resu
         return Err(Broken::Kind);
     }
     let claim = BodyClaim::check(slot.bytes[0].load(), word.len())?; // C2
-    let message = link.copy_out(claim);
+    let message = link.copy_out(claim)?;
     done.push(Completion::Unexpected { from, message });
     take_body(link, REQUESTS, word.len());
     Ok(())
@@ -230,11 +230,11 @@ fn take_answer(
     } else {
         return Err(Broken::TooLongForSlot);
     };
+    let message = match claim {
+        Some(claim) => link.copy_out(claim)?,
+        None => Message::from_slot(answer_in(slot), length(word)),
+    };
     if let Some(receive) = receives.take(tag) {
-        let message = match claim {
-            Some(claim) => link.copy_out(claim),
-            None => Message::from_slot(answer_in(slot), length(word)),
-        };
         done.push(ended(from, receive, message));
     }
     match claim {

@@ -54,6 +54,8 @@ pub(crate) enum Broken {
     Kind,
     /// A note about a transfer makes no sense, or was not asked for.
     Note,
+    /// Nothing is broken: this process has no memory for a body of so many bytes.
+    NoMemory(u32),
 }
 
 impl Broken {
@@ -67,6 +69,7 @@ impl Broken {
             Self::OutsideOfArena => "a body lies outside of its arena",
             Self::Kind => "a slot of its requests holds something else",
             Self::Note => "a note about a transfer makes no sense",
+            Self::NoMemory(_) => "a body found no memory",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The segment of one side of a connection: its rings, as references, and the bytes of its arena behind them.
 
 use std::{
+    collections::TryReserveError,
     ops::{Deref, Range},
     os::fd::OwnedFd,
     ptr::NonNull,
@@ -128,9 +129,13 @@ impl Rings {
     }
 
     /// Copies bytes out of the peer's arena. The caller has checked that the range is inside.
-    pub(crate) fn copy_out(&self, offset: u32, len: u32) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub(crate) fn copy_out(&self, offset: u32, len: u32) -> Result<Vec<u8>, TryReserveError> {
         let (from, len) = (self.range(offset, len), len as usize);
-        let mut into = Vec::with_capacity(len);
+        let mut into = Vec::new();
+        into.try_reserve_exact(len)?;
         // SAFETY:
         // - in bounds: `range` checked it; `into` has that capacity, and is private memory, so they do not overlap.
         // - a peer that keeps the protocol has published these bytes and leaves them alone; one that
@@ -140,7 +145,7 @@ impl Rings {
         // SAFETY:
         // - so many bytes were just written.
         unsafe { into.set_len(len) };
-        into
+        Ok(into)
     }
 
     /// Copies bytes into the own arena, to a range that the caller has reserved.

@@ -217,7 +217,7 @@ fn stay_open_without_a_thread() {
             who_connects_is_told_why_in_the_end(other, target);
         });
     });
-    assert_eq!(log.text().matches("wait to be closed").count(), 1, "once: {}", log.text());
+    assert_eq!(log.text().matches("wait to be closed").count(), 1, "it is said once");
     assert!(!strangers.iter().all(is_gone), "nobody keeps count");
     assert!(!pipes.iter().any(is_gone), "they were closed by the thread that makes progress");
     all_are_gone(target.as_mut(), &strangers);

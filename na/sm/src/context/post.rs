@@ -208,7 +208,11 @@ impl SmContext {
             Some((Err(broken), _)) => self.end(to, misbehaved(broken)),
             Some((Ok(None), _)) | None => {}
         }
-        Ok(Message::from(vec![0; len]))
+        let mut bytes = Vec::new();
+        let room = bytes.try_reserve_exact(len);
+        room.map_err(|_refused| Error::NoMemory { len: len as u64 })?;
+        bytes.resize(len, 0);
+        Ok(Message::from(bytes))
     }
 
     pub(crate) fn cancel_op(&mut self, id: OpId) {

@@ -171,6 +171,11 @@ impl Mapping {
     /// # Errors
     /// [`Error::NoMemory`], [`Error::Limit`], [`Error::Os`].
     pub(crate) fn map(fd: &OwnedFd, len: usize, access: Access) -> Result<Self, Error> {
+        room::leave_space(len)?;
+        Self::map_all(fd, len, access)
+    }
+
+    fn map_all(fd: &OwnedFd, len: usize, access: Access) -> Result<Self, Error> {
         let (size, guard) = (NonZeroUsize::new(len).unwrap_or(NonZeroUsize::MIN), guard()?);
         let (protection, flags) = match access {
             Access::Write => (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED),
@@ -182,7 +187,7 @@ impl Mapping {
         let mapped = unsafe { mmap(None, size, protection, flags, fd.as_fd(), 0) };
         let base = mapped.map_err(|error| match error {
             // One page can be mapped: it is the size, not the number of mappings.
-            Errno::ENOMEM if len > 1 && Self::map(fd, 1, access).is_ok() => {
+            Errno::ENOMEM if len > 1 && Self::map_all(fd, 1, access).is_ok() => {
                 Error::NoMemory { len: len as u64 }
             }
             error => os_error("mmap", error),

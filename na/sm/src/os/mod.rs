@@ -4,6 +4,7 @@ pub(crate) mod closing;
 pub(crate) mod event;
 #[expect(unsafe_code, reason = "maps memfds and turns mappings into references")]
 pub(crate) mod mapping;
+#[expect(unsafe_code, reason = "maps address space for a moment")]
 pub(crate) mod room;
 #[expect(unsafe_code, reason = "system calls that `nix` does not offer safely")]
 pub(crate) mod signals;

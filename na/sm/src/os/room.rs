@@ -6,6 +6,7 @@
 //! What a peer shares is read as it is: one that leaves holes in it, and uses up all memory, ends this process there.
 
 use std::{
+    num::NonZeroUsize,
     os::fd::OwnedFd,
     sync::{
         OnceLock,
@@ -18,7 +19,14 @@ use hg_na_parts::limits::{number_in, os_error};
 use nix::{
     errno::Errno,
     fcntl::{FallocateFlags, fallocate},
+    sys::{
+        mman::{MapFlags, ProtFlags, mmap_anonymous, munmap},
+        resource::{RLIM_INFINITY, Resource, getrlimit},
+    },
 };
+
+/// Address space that every mapping leaves where it is limited (`RLIMIT_AS`): a heap that finds none ends the process.
+const SPARE: usize = 16 << 20;
 
 /// Mappings of peers, and of what this process shares with them.
 pub(crate) static MAPPED: AtomicU64 = AtomicU64::new(0);
@@ -45,6 +53,24 @@ fn leaves_some(mapped: u64, limit: u64) -> Result<(), Error> {
         limit: limit / 5 * 4,
         remedy: "raise it with sysctl, or connect to fewer peers",
     })
+}
+
+/// Looks whether a mapping of so many bytes leaves some address space to the heap and to threads' stacks, where it is limited.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub(crate) fn leave_space(len: usize) -> Result<(), Error> {
+    let is_limited = getrlimit(Resource::RLIMIT_AS).is_ok_and(|(limit, _)| limit != RLIM_INFINITY);
+    let size = NonZeroUsize::new(len.saturating_add(SPARE)).filter(|_| is_limited);
+    let Some(size) = size else { return Ok(()) };
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+    // SAFETY:
+    // - a new mapping at an address of the kernel's choice, of which nothing can be touched.
+    let found = unsafe { mmap_anonymous(None, size, ProtFlags::PROT_NONE, flags) };
+    let found = found.map_err(|_refused| Error::NoMemory { len: len as u64 })?;
+    // SAFETY:
+    // - mapped above, and known to nobody else.
+    unsafe { munmap(found, size.get()) }.map_err(|e| os_error("munmap", e))
 }
 
 /// Whether a page that is touched may not be to be had. Read once.

@@ -3,6 +3,8 @@
 //!
 //! Numbers of processes are reused, so the peer's pidfd is asked after a get and before a put: a get that ran into its
 //! end is an error, whatever the kernel said about it.
+//! (Random bytes of the peer's own, read by one more vector of the same call, would tell as well who it was. They cost 0.14 us of a get of
+//! 64 KiB where the question costs 0.18, of 2.5, and a put could not do without the question.)
 //! One short run needs no question: once such a call went well, it is read from the peer's address space, or written
 //! to it ([`crate::rendezvous::address_space`]), which is no other process's, ever. What goes wrong there is tried by
 //! number, which tells.
