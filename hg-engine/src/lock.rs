@@ -13,6 +13,9 @@
 
 use rustix_futex_sync as futex;
 
+/// Looks for a lock before a thread of a user's sleeps for it: some microseconds.
+const LOOKS_BEFORE_SLEEP: u32 = 200;
+
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(futex::Mutex<T>);
 
@@ -45,8 +48,15 @@ impl<T> Mutex<T> {
         self.try_lock().or_else(|| self.enter_contended(is_child))
     }
 
+    /// Whoever has it, has it for a moment, and may take it again at once: who sleeps for it comes too late again and again.
     #[cold]
     fn enter_contended(&self, is_child: impl FnOnce() -> bool) -> Option<MutexGuard<'_, T>> {
+        for _ in 0..LOOKS_BEFORE_SLEEP {
+            spin();
+            if let Some(guard) = self.try_lock() {
+                return Some(guard);
+            }
+        }
         (!is_child()).then(|| self.lock())
     }
 }
@@ -67,7 +77,7 @@ fn after() {
 
 /// A lock was found held, and is looked at again at once. In a simulation nobody else runs meanwhile.
 #[inline(always)]
-pub(crate) fn spin() {
+fn spin() {
     #[cfg(not(feature = "interrupts"))]
     std::hint::spin_loop();
 }

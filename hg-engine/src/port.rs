@@ -52,7 +52,7 @@ use crate::{
     background::Background,
     contain::contain,
     followers::Followers,
-    lock::{self, Mutex, MutexGuard},
+    lock::{Mutex, MutexGuard},
     platform::Platform,
     pool::Pool,
     settings::Settings,
@@ -207,9 +207,6 @@ pub(crate) struct Work {
 /// Rounds that share one reading of the clock while nobody sleeps.
 const ROUNDS_PER_CLOCK: u32 = 32;
 
-/// Looks for the state's lock before a thread of a user's sleeps for it: some microseconds.
-const LOOKS_BEFORE_SLEEP: u32 = 200;
-
 /// Engines that this process ever had.
 static ENGINES: AtomicU64 = AtomicU64::new(0);
 
@@ -308,7 +305,7 @@ impl Port {
     /// The same to call, to take an answer, or to make a round: what leaves nothing for a round to do, or knows that it does.
     #[inline]
     pub(crate) fn enter_at_rest(&self) -> Option<MutexGuard<'_, State>> {
-        self.state.try_lock().or_else(|| self.enter_contended_state())
+        self.state.enter(|| self.is_forked())
     }
 
     /// The same of an engine that is open.
@@ -319,18 +316,6 @@ impl Port {
         let mut state = self.enter_state().ok_or(hg_na::Error::Forked)?;
         state.protocol.context()?;
         Ok(state)
-    }
-
-    /// Whoever has it, has it for a moment, and takes it again in its next round: who sleeps for it comes too late again and again.
-    #[cold]
-    fn enter_contended_state(&self) -> Option<MutexGuard<'_, State>> {
-        for _ in 0..LOOKS_BEFORE_SLEEP {
-            lock::spin();
-            if let Some(state) = self.state.try_lock() {
-                return Some(state);
-            }
-        }
-        if self.is_forked() { None } else { Some(self.state.lock()) }
     }
 
     /// Registers memory with this engine.
