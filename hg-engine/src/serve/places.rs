@@ -14,7 +14,7 @@ use std::{
 use hg_core::rpc::Rpc;
 use hg_na::Message;
 
-use crate::port::{Due, Port, Run, Running, Task};
+use crate::port::{Due, Port, Run, Running, Task, no_message};
 
 /// Where the futures of one handler are, one after the other.
 struct Place<R, F> {
@@ -110,14 +110,7 @@ pub(crate) async fn finish(
 }
 
 /// Stands where a task was.
-pub(crate) struct Nothing;
-
-impl Running for Nothing {
-    fn poll(&mut self, _: &Port, _: &Due, _: &mut Context<'_>, _: &mut Message) -> Poll<Run> {
-        Poll::Ready(Run::Silent)
-    }
-
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
-    }
+#[cold]
+pub(crate) fn nothing() -> Task {
+    own(async { (Run::Silent, no_message()) })
 }

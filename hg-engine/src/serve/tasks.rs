@@ -20,7 +20,7 @@ use hg_core::{
 };
 use hg_na::Message;
 
-use super::places::Nothing;
+use super::places::nothing;
 use crate::{
     contain::{contain, discard, panic_text},
     inside::{Inside, in_handler},
@@ -149,7 +149,7 @@ impl Tasks {
         keep(spares, task);
         if !wakening.is_unused() {
             // Whoever has the waker wakes nobody: the key is used up.
-            self.add(Box::new(Nothing), due);
+            self.add(nothing(), due);
             drop(self.table.remove(key));
         }
         run
@@ -241,7 +241,7 @@ pub(crate) fn fail(
     panic: Box<dyn Any + Send>,
     answer: &mut Message,
 ) -> Run {
-    let broken = std::mem::replace(task, Box::new(Nothing));
+    let broken = std::mem::replace(task, nothing());
     let drop = || contain("what was left of a handler's future that has panicked", || drop(broken));
     in_handler(port, Inside::Async, drop);
     let run = due.fail(Status::Panicked, panic_text(panic.as_ref()), answer);
