@@ -267,25 +267,31 @@ impl Port {
         look: &mut L,
     ) -> Option<L::Found> {
         let (moved, found) = self.round(role, state, look);
-        if found.is_some() { found } else { self.drive_on(role, moved, look) }
+        if found.is_some() { found } else { self.drive_on(role, moved, look, None).1 }
     }
 
-    /// The rounds after the first one.
+    /// The rounds after the first one, until `look` finds something; of progress for nobody in particular, until anything moves, or
+    /// its time is over. Says whether anything has moved in the last one.
     #[inline(never)]
     fn drive_on<'p, T>(
         self: &'p Arc<Self>,
         role: &mut Role<'p>,
         mut moved: bool,
         look: &mut dyn Look<Found = T>,
-    ) -> Option<T> {
+        for_nobody: Option<(Wait, Option<Instant>)>,
+    ) -> (bool, Option<T>) {
         let platform = self.shared.platform.as_ref();
-        let mut idle = Idle::new(self.shared.settings.wait, platform, &self.background.spins);
+        let (wait, limit) = for_nobody.unwrap_or((self.shared.settings.wait, None));
+        let how = if for_nobody.is_some() { Sleep::Interruptible } else { Sleep::Whole };
+        let mut idle = Idle::new(wait, platform, &self.background.spins);
         loop {
-            let is_over = self.closing.load(Ordering::Relaxed)
+            let is_out_of_time = || limit.is_some_and(|limit| limit <= platform.now());
+            let is_over = for_nobody.is_some() && (self.take_interrupt() || moved || is_out_of_time())
+                || self.closing.load(Ordering::Relaxed)
                 || self.yielding.load(Ordering::Relaxed)
                 || role.is_lost();
             if is_over {
-                return None;
+                return (moved, None);
             }
             if idle.may_poll_on(moved) {
                 if idle.takes_long() {
@@ -293,17 +299,18 @@ impl Port {
                 }
                 idle.relax();
             } else {
-                if let Err(error) = self.sleep(role.work(), None, Sleep::Whole) {
+                if let Err(error) = self.sleep(role.work(), limit, how) {
                     tracing::error!(%error, "sleeping failed");
-                    return None;
+                    return (false, None);
                 }
                 idle.has_slept();
             }
+            let Some(state) = self.enter_at_rest() else { return (false, None) };
             let found;
-            (moved, found) = self.step(role, self.enter_at_rest()?, look);
+            (moved, found) = self.step(role, state, look);
             if found.is_some() {
                 idle.has_found();
-                return found;
+                return (moved, found);
             }
         }
     }
@@ -317,40 +324,10 @@ impl Port {
         let limit = self.now().checked_add(timeout);
         waiting(|| {
             let Some((mut role, state)) = self.wait_for_role(limit) else { return false };
-            self.drive_until_moved(&mut role, state, wait, limit)
+            let look = &mut |_: &mut _| None::<()>;
+            let (moved, _) = self.step(&mut role, state, look);
+            self.drive_on(&mut role, moved, look, Some((wait, limit))).0
         })
-    }
-
-    /// Makes progress until something moved, or `limit` has passed; says which.
-    pub(crate) fn drive_until_moved<'p>(
-        self: &'p Arc<Self>,
-        role: &mut Role<'p>,
-        mut state: MutexGuard<'p, State>,
-        wait: Wait,
-        limit: Option<Instant>,
-    ) -> bool {
-        let platform = self.shared.platform.as_ref();
-        let mut idle = Idle::new(wait, platform, &self.background.spins);
-        loop {
-            let (moved, _) = self.step(role, state, &mut |_: &mut _| None::<()>);
-            let out_of_time = limit.is_some_and(|limit| limit <= platform.now());
-            let is_over = out_of_time
-                || self.take_interrupt()
-                || self.closing.load(Ordering::Relaxed)
-                || self.yielding.load(Ordering::Relaxed);
-            if moved || is_over {
-                return moved;
-            }
-            if idle.may_poll_on(false) {
-                idle.relax();
-            } else if self.sleep(role.work(), limit, Sleep::Interruptible).is_err() {
-                return false;
-            } else {
-                idle.has_slept();
-            }
-            let Some(next) = self.enter_at_rest() else { return false };
-            state = next;
-        }
     }
 
     /// Ends everything: open calls fail, handlers are told, peers see the connection close.
