@@ -20,7 +20,6 @@ use crate::{
     schemes::{Advice, Schemes},
     serve::{of_async_closure, of_closure, of_function, of_later_closure},
     settings::{OpenError, Progress, Settings, Wait},
-    spawn::Runtime,
 };
 
 /// Opens engines. The facade's `hg::builder()` is one that has the transports of its build.
@@ -226,7 +225,7 @@ impl Builder {
     /// cannot run any more is answered with [`hg_core::error::CallError::Rejected`].
     #[must_use]
     pub fn runtime(mut self, runtime: impl Spawn + 'static) -> Self {
-        self.settings.runtime = Some(Runtime::new(runtime));
+        self.settings.runtime = Some(Arc::new(runtime));
         self
     }
 
@@ -360,7 +359,7 @@ impl fmt::Debug for Builder {
         out.debug_struct("Builder")
             .field("options", &self.options)
             .field("contexts", &self.contexts)
-            .field("settings", &self.settings)
+            .field("limits", &self.settings.limits)
             .field("chosen", &self.chosen)
             .finish_non_exhaustive()
     }

@@ -286,7 +286,8 @@ impl Port {
         let mut idle = Idle::new(wait, platform, &self.background.spins);
         loop {
             let is_out_of_time = || limit.is_some_and(|limit| limit <= platform.now());
-            let is_over = for_nobody.is_some() && (self.take_interrupt() || moved || is_out_of_time())
+            let is_over = for_nobody.is_some()
+                && (self.take_interrupt() || moved || is_out_of_time())
                 || self.closing.load(Ordering::Relaxed)
                 || self.yielding.load(Ordering::Relaxed)
                 || role.is_lost();

@@ -1,10 +1,10 @@
 //! What an engine is opened with.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use hg_core::protocol::Limits;
 
-use crate::{schemes::Schemes, spawn::Runtime};
+use crate::{schemes::Schemes, spawn::Spawn};
 
 /// Who makes progress when nobody waits for a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,7 +47,7 @@ impl Default for Wait {
 /// Why an engine could not be opened.
 pub type OpenError = hg_na::Error;
 
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) progress: Progress,
     pub(crate) wait: Wait,
@@ -57,7 +57,7 @@ pub(crate) struct Settings {
     pub(crate) eager_max: u64,
     pub(crate) large_max: u64,
     pub(crate) pool_threads_max: usize,
-    pub(crate) runtime: Option<Runtime>,
+    pub(crate) runtime: Option<Arc<dyn Spawn>>,
     pub(crate) schemes: Schemes,
 }
 

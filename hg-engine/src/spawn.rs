@@ -1,6 +1,6 @@
 //! Runtimes of users that handlers run on.
 
-use std::{fmt, pin::Pin, sync::Arc};
+use std::pin::Pin;
 
 /// A runtime that handlers run on instead of the engine's own threads: [`Builder::runtime`](crate::Builder::runtime).
 ///
@@ -39,21 +39,5 @@ impl Spawn for tokio::runtime::Handle {
 
     fn spawn_blocking(&self, job: Box<dyn FnOnce() + Send>) {
         drop(Self::spawn_blocking(self, job));
-    }
-}
-
-/// A runtime, as an engine keeps it.
-#[derive(Clone)]
-pub(crate) struct Runtime(pub(crate) Arc<dyn Spawn>);
-
-impl Runtime {
-    pub(crate) fn new(runtime: impl Spawn + 'static) -> Self {
-        Self(Arc::new(runtime))
-    }
-}
-
-impl fmt::Debug for Runtime {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Runtime")
     }
 }

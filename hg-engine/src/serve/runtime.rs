@@ -30,7 +30,7 @@ use crate::{
     platform::Job,
     pool::Origin,
     port::{Due, Handler, Port, Run, Task, ToClose, no_message},
-    spawn::Runtime,
+    spawn::Spawn,
 };
 
 /// Where a future is, for its runtime and for whoever closes the engine.
@@ -144,13 +144,13 @@ impl Drop for Guest {
 impl Port {
     /// Whether a handler is run by a runtime of the user's.
     #[inline]
-    pub(crate) fn runtime_for(&self, handler: &Handler) -> Option<&Runtime> {
-        let runtime = self.shared.settings.runtime.as_ref()?;
+    pub(crate) fn runtime_for(&self, handler: &Handler) -> Option<&dyn Spawn> {
+        let runtime = self.shared.settings.runtime.as_deref()?;
         (handler.kind == ServeKind::Async && !handler.gives).then_some(runtime)
     }
 
     /// Has a runtime poll what ends in the answer to this request.
-    pub(crate) fn spawn_task(self: &Arc<Self>, runtime: &Runtime, request: Request, task: Task) {
+    pub(crate) fn spawn_task(self: &Arc<Self>, runtime: &dyn Spawn, request: Request, task: Task) {
         let place = Mutex::new(Place { task: Some(task), waker: None });
         let slot = Arc::new(Slot { place, is_closed: AtomicBool::new(false) });
         let (due, port) = (request.due, Arc::clone(self));
@@ -160,7 +160,7 @@ impl Port {
         let guest = Guest { port, slot, key, due, owed: Some(Owed::new(request)) };
         // A runtime may poll it here.
         in_handler(self.id, Inside::Async, || {
-            contain("a runtime that was given a handler", || runtime.0.spawn(Box::pin(guest)));
+            contain("a runtime that was given a handler", || runtime.spawn(Box::pin(guest)));
         });
     }
 
@@ -174,7 +174,7 @@ impl Port {
         match &self.shared.settings.runtime {
             None => self.shared.pool.add(Origin::Peer(self.id, origin), job),
             Some(runtime) => in_handler(self.id, Inside::Async, || {
-                contain("a runtime that was given a handler", || runtime.0.spawn_blocking(job));
+                contain("a runtime that was given a handler", || runtime.spawn_blocking(job));
             }),
         }
     }
