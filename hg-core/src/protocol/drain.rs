@@ -1,7 +1,7 @@
 //! Who waits for room, or for the end of all that is in service; and what peers are told then.
 //!
 //! ```text
-//! Serving --all is answered--> Leaving --flushed, peers are told--> Telling --> Parting --flushed--> Over
+//! Serving --all is answered, flushed; peers are told--> Telling --all have heard, flushed--> Over
 //! ```
 //! Peers are told ([`Kind::Drained`]) after all answers have left. So who was told and loses the connection knows of each call
 //! without an answer that it was not begun ([`crate::operations`]): until the close some may come that nobody refuses any more.
@@ -17,13 +17,9 @@ pub(super) enum Stage {
     /// Something is in service, or may be.
     #[default]
     Serving,
-    /// All is answered.
-    Leaving,
-    /// The answers have left, and peers are told that.
+    /// All is answered, the answers have left, and peers are told that.
     Telling,
-    /// The transport has the word to each of them.
-    Parting,
-    /// It has left.
+    /// The word to them has left.
     Over,
 }
 
@@ -56,28 +52,22 @@ impl Protocol {
 
     /// Drains as far as it can; says whether that is over. Calls that come meanwhile are refused, and not waited for.
     fn drain_on(&mut self) -> bool {
-        loop {
-            let is_past = match self.drain {
-                Stage::Serving => self.is_answered(),
-                Stage::Telling => !self.backlog.has_any_answers(),
-                Stage::Leaving | Stage::Parting => {
-                    self.context.as_mut().is_none_or(|context| context.flush())
-                }
-                Stage::Over => return true,
-            };
-            if !is_past {
+        if self.drain == Stage::Serving {
+            if !self.is_answered() || !self.has_flushed() {
                 return false;
             }
-            self.drain = match self.drain {
-                Stage::Serving => Stage::Leaving,
-                Stage::Leaving => {
-                    self.tell_peers();
-                    Stage::Telling
-                }
-                Stage::Telling => Stage::Parting,
-                Stage::Parting | Stage::Over => Stage::Over,
-            };
+            self.tell_peers();
+            self.drain = Stage::Telling;
         }
+        if self.drain == Stage::Telling && !self.backlog.has_any_answers() && self.has_flushed() {
+            self.drain = Stage::Over;
+        }
+        self.drain == Stage::Over
+    }
+
+    /// Whether what the transport has had to send has left it.
+    fn has_flushed(&mut self) -> bool {
+        self.context.as_mut().is_none_or(|context| context.flush())
     }
 
     /// Whether all that was begun is answered, the transport has the answers, and what they have promised was taken.
@@ -101,7 +91,7 @@ impl Protocol {
     /// A request is refused: its origin may have come after the others were told. It hears of it before the answer, so that
     /// answers that it does not take are not in the way.
     pub(super) fn tell_newcomer(&mut self, peer: Peer) {
-        let is_said = !matches!(self.drain, Stage::Serving | Stage::Leaving);
+        let is_said = self.drain != Stage::Serving;
         if is_said && self.told.insert(peer) {
             self.tell(peer, Kind::Drained, 0);
         }
