@@ -6,7 +6,7 @@
 //! |      0 |    2 | magic     | [`MAGIC`]                                                     |
 //! |      2 |    1 | version   | [`VERSION`]                                                   |
 //! |      3 |    1 | kind      | [`Kind`]                                                      |
-//! |      4 |    1 | flags     | [`Flags`]: which extensions follow                            |
+//! |      4 |    1 | flags     | which extensions follow, and what the payload is              |
 //! |      5 |    1 | code      | requests: codec; answers: status; else 0                      |
 //! |      6 |    2 | reserved  | 0                                                             |
 //! |      8 |    4 | length    | bytes of payload after the header and its extensions          |
@@ -85,32 +85,20 @@ impl Kind {
     }
 }
 
-/// Extensions behind the fixed header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Flags(u8);
+/// Flags: which extensions are behind the fixed header.
+const DEADLINE: u8 = 1;
+const CHECKSUM: u8 = 8;
+/// No extension: the payload is a descriptor of the memory that holds the arguments or the result.
+const BULK: u8 = 16;
+/// Requests; no extension: the payload begins with the descriptors of frozen memory among the arguments.
+const FROZEN: u8 = 32;
+const KNOWN_FLAGS: u8 = DEADLINE | CHECKSUM | BULK | FROZEN;
 
-impl Flags {
-    const DEADLINE: u8 = 1;
-    const CHECKSUM: u8 = 8;
-    /// No extension: the payload is a descriptor of the memory that holds the arguments or the result.
-    const BULK: u8 = 16;
-    /// Requests; no extension: the payload begins with the descriptors of frozen memory among the arguments.
-    const FROZEN: u8 = 32;
-    const KNOWN: u8 = Self::DEADLINE | Self::CHECKSUM | Self::BULK | Self::FROZEN;
-
-    const fn has(self, bit: u8) -> bool {
-        self.0 & bit != 0
-    }
-
-    #[inline]
-    const fn extensions_len(self) -> usize {
-        if self.0 == 0 {
-            return 0;
-        }
-        let deadline = if self.has(Self::DEADLINE) { DEADLINE_LEN } else { 0 };
-        let checksum = if self.has(Self::CHECKSUM) { CHECKSUM_LEN } else { 0 };
-        deadline + checksum
-    }
+#[inline]
+const fn extensions_len(flags: u8) -> usize {
+    let deadline = if flags & DEADLINE != 0 { DEADLINE_LEN } else { 0 };
+    let checksum = if flags & CHECKSUM != 0 { CHECKSUM_LEN } else { 0 };
+    deadline + checksum
 }
 
 /// Time remaining in nanoseconds, `u64`.
@@ -173,12 +161,12 @@ impl Header {
     }
 
     #[inline]
-    fn flags(&self) -> Flags {
-        let deadline = if self.remaining_ns.is_some() { Flags::DEADLINE } else { 0 };
-        let checksum = if self.checksum { Flags::CHECKSUM } else { 0 };
-        let bulk = if self.bulk { Flags::BULK } else { 0 };
-        let frozen = if self.frozen { Flags::FROZEN } else { 0 };
-        Flags(deadline | checksum | bulk | frozen)
+    fn flags(&self) -> u8 {
+        let deadline = if self.remaining_ns.is_some() { DEADLINE } else { 0 };
+        let checksum = if self.checksum { CHECKSUM } else { 0 };
+        let bulk = if self.bulk { BULK } else { 0 };
+        let frozen = if self.frozen { FROZEN } else { 0 };
+        deadline | checksum | bulk | frozen
     }
 
     /// Whether the target takes memory of the origin's before it runs the handler.
@@ -197,7 +185,7 @@ impl Header {
     #[inline]
     #[must_use]
     pub fn encoded_len(&self) -> usize {
-        Self::fixed_len(self.kind) + self.flags().extensions_len()
+        Self::fixed_len(self.kind) + extensions_len(self.flags())
     }
 
     /// Writes the header over the first [`Header::encoded_len`] bytes; what follows is the payload, already written.
@@ -233,12 +221,12 @@ impl Header {
 
     /// What every header has; `len` is its whole length.
     #[inline(always)]
-    fn encode_fixed(&self, flags: Flags, len: usize, message: &mut [u8]) {
+    fn encode_fixed(&self, flags: u8, len: usize, message: &mut [u8]) {
         assert!(message.len() >= len, "a message has room for its header");
         let payload =
             u32::try_from(message.len() - len).expect("a transport's message is under 4 GiB");
         let (kind, flags, code) =
-            (u64::from(self.kind as u8), u64::from(flags.0), u64::from(self.code));
+            (u64::from(self.kind as u8), u64::from(flags), u64::from(self.code));
         let word = FIXED_BITS | kind << 24 | flags << 32 | code << 40;
         if Self::fixed_len(self.kind) == REQUEST_LEN
             && let Some(fixed) = message.first_chunk_mut::<REQUEST_LEN>()
@@ -254,15 +242,15 @@ impl Header {
 
     /// Changes what a request's header says of the time that is left, where it says that.
     pub fn set_remaining(message: &mut [u8], left: Duration) {
-        let flags = Flags(message.get(4).copied().unwrap_or(0));
+        let flags = message.get(4).copied().unwrap_or(0);
         let at = Self::fixed_len(Kind::Request);
-        if !flags.has(Flags::DEADLINE) || message.len() < at + flags.extensions_len() {
+        if flags & DEADLINE == 0 || message.len() < at + extensions_len(flags) {
             return;
         }
         let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
         message[at..at + DEADLINE_LEN].copy_from_slice(&left.to_le_bytes());
-        if flags.has(Flags::CHECKSUM) {
-            seal(message, at + flags.extensions_len());
+        if flags & CHECKSUM != 0 {
+            seal(message, at + extensions_len(flags));
         }
     }
 
@@ -282,8 +270,8 @@ impl Header {
             Some(kind) if word & FIXED_MASK == FIXED_BITS => kind,
             _ => return Err(bad_prefix(prefix, id)),
         };
-        let flags = Flags(prefix[4]);
-        let len = Self::fixed_len(kind) + flags.extensions_len();
+        let flags = prefix[4];
+        let len = Self::fixed_len(kind) + extensions_len(flags);
         if len as u64 + u64::from(claimed) != message.len() as u64 {
             return Err(bad_length(message.len() < len, prefix, id));
         }
@@ -291,7 +279,7 @@ impl Header {
         if Self::fixed_len(kind) == REQUEST_LEN {
             header.rpc = RpcId(u64::from_le_bytes(eight(&message[20..28])));
         }
-        if flags.0 != 0 {
+        if flags != 0 {
             let bad = |why| Malformed::Bad { answer_to: answer_to(prefix, id), why };
             header.decode_extensions(flags, message).map_err(bad)?;
         }
@@ -339,15 +327,15 @@ impl Header {
     }
 
     #[cold]
-    fn decode_extensions(&mut self, flags: Flags, message: &[u8]) -> Result<(), &'static str> {
+    fn decode_extensions(&mut self, flags: u8, message: &[u8]) -> Result<(), &'static str> {
         let mut at = Self::fixed_len(self.kind);
-        self.bulk = flags.has(Flags::BULK);
-        self.frozen = flags.has(Flags::FROZEN);
-        if flags.has(Flags::DEADLINE) {
+        self.bulk = flags & BULK != 0;
+        self.frozen = flags & FROZEN != 0;
+        if flags & DEADLINE != 0 {
             self.remaining_ns = Some(u64::from_le_bytes(eight(&message[at..at + DEADLINE_LEN])));
             at += DEADLINE_LEN;
         }
-        if flags.has(Flags::CHECKSUM) {
+        if flags & CHECKSUM != 0 {
             let (before, rest) = message.split_at(at);
             let (sum, after) = rest.split_at(CHECKSUM_LEN);
             let mut computed = crc32c::crc32c(before);
@@ -364,13 +352,13 @@ impl Header {
 
 /// The bits of the first eight bytes that are the same in every message: magic, version, flags that are
 /// unknown, and what is reserved.
-const FIXED_MASK: u64 = u64::from_le_bytes([0xFF, 0xFF, 0xFF, 0, !Flags::KNOWN, 0, 0xFF, 0xFF]);
+const FIXED_MASK: u64 = u64::from_le_bytes([0xFF, 0xFF, 0xFF, 0, !KNOWN_FLAGS, 0, 0xFF, 0xFF]);
 const FIXED_BITS: u64 = u64::from_le_bytes([b'H', b'g', VERSION, 0, 0, 0, 0, 0]);
 
 /// The first eight bytes of a request without extensions, in this build's codec.
 const PLAIN_REQUEST: u64 =
     FIXED_BITS | (Kind::Request as u64) << 24 | (codec::Default::ID as u64) << 40;
-const DEADLINE_FLAG: u64 = (Flags::DEADLINE as u64) << 32;
+const DEADLINE_FLAG: u64 = (DEADLINE as u64) << 32;
 /// The first eight bytes of an answer with status 0, without extensions.
 const PLAIN_ANSWER: u64 = FIXED_BITS | (Kind::Answer as u64) << 24;
 
