@@ -301,7 +301,10 @@ impl Port {
                 idle.relax();
             } else {
                 if let Err(error) = self.sleep(role.work(), limit, how) {
-                    tracing::error!(%error, "sleeping failed");
+                    // Whoever makes progress for nobody comes again, and would say so each time.
+                    if for_nobody.is_none() {
+                        tracing::error!(%error, "sleeping failed");
+                    }
                     return (false, None);
                 }
                 idle.has_slept();
