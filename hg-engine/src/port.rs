@@ -36,6 +36,7 @@ use hg_core::{
 };
 use hg_na::{Address, Caps, Completion, Context, Domain, Memory, Message, Rights, Waiter};
 
+pub(crate) use self::moving::Whose;
 use self::moving::{Movers, PATIENCE};
 pub use self::request::Request;
 pub(crate) use self::{

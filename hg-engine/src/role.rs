@@ -65,7 +65,7 @@ use crate::{
     inside::{is_in_handler, is_inside, waiting},
     lock::MutexGuard,
     platform::{Spawned, Thread},
-    port::{Look, OutcomeOf, Port, Role, Sleep, State, Work},
+    port::{Look, OutcomeOf, Port, Role, Sleep, State, Whose, Work},
     settings::Wait,
 };
 
@@ -516,7 +516,12 @@ impl Look for Others<'_> {
         ends.then_some(())
     }
 
-    fn may_wait(&self, _port: &Port, _transfer: OperationId) -> bool {
+    fn whose_moves(&self, _: &mut State) -> Whose {
+        Whose::Everybodys
+    }
+
+    /// By the caller that it makes way for.
+    fn is_followed(&self) -> bool {
         true
     }
 }

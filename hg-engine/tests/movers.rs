@@ -427,6 +427,46 @@ fn a_caller_with_a_deadline_is_held_up_by_no_piece() {
 }
 
 #[test]
+fn who_waits_for_one_transfer_moves_all_of_that_peers_pieces() {
+    let pair = Pair::new(Progress::Background);
+    let by_others = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&by_others);
+    let look: Before = Box::new(move || {
+        let is_of_pool = thread::current().name() == Some("hg-mover");
+        counted.fetch_add(usize::from(is_of_pool), Ordering::SeqCst);
+        Ok(())
+    });
+    assert!(pair.watched.before.set(look).is_ok());
+    // Too long to be moved at once; several of the short ones in a turn, and pieces of the long ones one after the other.
+    for len in [80_000, 3 * MIB] {
+        let theirs = pair.owner.expose(pattern(len), Rights::READ).unwrap();
+        let expose = || pair.user.expose(vec![0; len], Rights::empty()).unwrap();
+        let ours: Vec<_> = (0..16).map(|_| expose()).collect();
+        let pull = |into| pair.user.pull(&pair.to, theirs.descriptor(), into);
+        let pulls: Vec<_> = ours.iter().map(pull).collect();
+        pulls.into_iter().for_each(|it| it.wait().unwrap());
+        assert!(ours.iter().all(|it| it.to_vec().unwrap() == pattern(len)));
+    }
+    assert_eq!(pair.moved(), 16 * 4);
+    // What the last round of who waits leaves is moved, although nobody waits for it.
+    let theirs = pair.owner.expose(pattern(MIB), Rights::READ).unwrap();
+    let ours: Vec<_> =
+        (0..8).map(|_| pair.user.expose(vec![0; MIB], Rights::empty()).unwrap()).collect();
+    let pull = |into| pair.user.pull(&pair.to, theirs.descriptor(), into);
+    let mut pulls: Vec<_> = ours.iter().map(pull).collect();
+    pulls.remove(0).wait().unwrap();
+    let start = Instant::now();
+    while pair.moved() < 16 * 4 + 8 {
+        in_time!(start, "a piece is left");
+        thread::yield_now();
+    }
+    pulls.into_iter().for_each(|it| it.wait().unwrap());
+    // Only where who waits has just been told that its own transfer is over.
+    let by_others = by_others.load(Ordering::SeqCst);
+    assert!(by_others < 9, "{by_others} of 72 pieces were moved by threads of the pool");
+}
+
+#[test]
 fn what_cannot_be_moved_here_is_posted_and_moved_or_fails_there() {
     let pair = Pair::new(Progress::Background);
     let refused: Before = Box::new(|| Err(Error::Unsupported("moving it")));

@@ -120,9 +120,18 @@ impl Transfer {
 pub struct Move {
     /// Of which transfer it is a piece.
     pub id: OperationId,
-    peer: Peer,
+    /// With whom.
+    pub peer: Peer,
     piece: Piece,
     pub(crate) op: Op,
+}
+
+impl Move {
+    /// Bytes of the piece.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.piece.len
+    }
 }
 
 /// What became of a piece that this side was to move.
@@ -201,6 +210,15 @@ impl Operations {
             }
         }
         None
+    }
+
+    /// The peer of an open transfer without a deadline whose pieces wait for their turn to be moved by this side. They are moved one
+    /// after the other with all other pieces of that peer, so who waits for it is held up by any of those.
+    pub fn moves_without_deadline(&mut self, id: OperationId) -> Option<Peer> {
+        let operation =
+            self.table.get_mut(id).filter(|it| it.is_open() && it.deadline.is_none())?;
+        let peer = operation.peer;
+        operation.transfer().filter(|it| it.is_in_turn).map(|_| peer)
     }
 
     /// No piece of this peer's is being moved any more: the others have their turn.

@@ -5,7 +5,7 @@
 //!
 //! | who | what |
 //! |---|---|
-//! | the background thread, or one that waits for that very transfer without a deadline, when it has the role | takes the next piece, gives the role back (H1), moves it, waits for the role anew |
+//! | the background thread, or one that waits without a deadline for a transfer with the same peer, when it has the role | takes the next piece, gives the role back (H1), moves it, and some more, waits for the role anew |
 //! | any other thread that has the role: one that waits for something else, or with a deadline, in a poll, in [`crate::Engine::progress`], of a foreign loop, the stand-in; any thread, where there is no stand-in | leaves the piece to a thread of a pool for nothing else; where none was to be had at all for [`PATIENCE`], moves it |
 //! | a follower, a thread that comes | takes the role meanwhile, as ever |
 //! | the *stand-in*, a thread that lives while pieces are moved | takes the role where a piece takes longer than 5 ms and nobody has it, until one has ended |
@@ -22,10 +22,10 @@ use std::{
     time::Duration,
 };
 
-use hg_core::operations::{Came, Move, OperationId};
-use hg_na::Begun;
+use hg_core::operations::{Came, Move};
+use hg_na::{Begun, Peer};
 
-use super::{Port, Role, State};
+use super::{Look, Port, Role, State};
 use crate::{deferred, lock::MutexGuard, pool::Origin};
 
 /// A piece that began before one tick and has not ended by the next one is stood in for: after 5 ms at most.
@@ -34,8 +34,32 @@ const TICK: Duration = Duration::from_micros(2500);
 /// How long pieces wait for a thread where there is none at all.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
+/// One thread moves pieces, one after the other, until there were so many bytes, or pieces, before it wants the role again: messages
+/// may wait for that. A round for each piece of 64 KiB would cost a fifth of its time.
+const TURN: u64 = 256 << 10;
+const PIECES_MAX: u64 = 4;
+
 /// A stand-in ends when for so many ticks no piece was moved.
 const IDLE_TICKS: u32 = 40;
+
+/// Whose pieces a thread may move, which may hold it up for as long as their memory is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Nobodys,
+    /// It waits for a transfer with that peer, whose pieces are moved one at a time.
+    Of(Peer),
+    Everybodys,
+}
+
+impl Whose {
+    fn has(self, peer: Peer) -> bool {
+        match self {
+            Self::Nobodys => false,
+            Self::Of(its) => its == peer,
+            Self::Everybodys => true,
+        }
+    }
+}
 
 /// The pieces that are being moved by threads that had the role.
 #[derive(Debug, Default)]
@@ -54,22 +78,32 @@ impl Movers {
 }
 
 impl Port {
-    /// Sees to the next piece, if there is one. Where this thread may wait and moves it, it has lost the role then.
+    /// Sees to the next piece, if there is one, and where this thread may wait for its peer and moves it, to some more: it has lost the role
+    /// then.
     #[cold]
-    pub(crate) fn move_piece(
+    pub(crate) fn move_pieces<L: Look + ?Sized>(
         self: &Arc<Self>,
         role: &mut Role<'_>,
-        may_wait: impl FnOnce(OperationId) -> bool,
+        look: &L,
+        is_last: bool,
     ) {
-        let Some(mut state) = self.enter_state() else { return };
-        let Some(moving) = state.protocol.next_move() else { return };
-        let has_loop = state.followers.has_loop();
-        drop(state);
-        let is_here = !has_loop && may_wait(moving.id);
-        let taken = Taken { port: Arc::clone(self), moving: Some(moving) };
-        match is_here.then(|| self.begin_moving()).flatten() {
-            Some(running) => taken.run(Some((role, running))),
-            None => self.shared.movers.add(Origin::Engine, Box::new(move || taken.run_apart())),
+        let mut bytes = 0;
+        while bytes < TURN {
+            let Some(mut state) = self.enter_state() else { return };
+            let waits = !is_last && !state.followers.has_loop();
+            let whose = if waits { look.whose_moves(&mut state) } else { Whose::Nobodys };
+            if role.is_lost() && whose == Whose::Nobodys {
+                return; // What it waited for has ended. Whoever has the role sees to the others.
+            }
+            let Some(moving) = state.protocol.next_move() else { return };
+            drop(state);
+            bytes += moving.bytes().max(TURN / PIECES_MAX);
+            let may_wait = whose.has(moving.peer);
+            let taken = Taken { port: Arc::clone(self), moving: Some(moving) };
+            let Some(running) = may_wait.then(|| self.begin_moving()).flatten() else {
+                return self.shared.movers.add(Origin::Engine, Box::new(move || taken.run_apart()));
+            };
+            taken.run(Some((role, running)));
         }
     }
 
@@ -164,7 +198,9 @@ impl Taken {
             Begun::Ready(mover) => {
                 drop(state);
                 let running = role.map(|(role, running)| {
-                    role.release();
+                    if !role.is_lost() {
+                        role.release();
+                    }
                     running
                 });
                 let came = if mover.run().is_ok() { Came::Over } else { Came::Not };

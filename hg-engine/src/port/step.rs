@@ -7,7 +7,7 @@ use hg_core::{
     operations::{OperationId, Outcome},
 };
 
-use super::{Port, ROUNDS_PER_CLOCK, Role, Shared, State, Work};
+use super::{Port, ROUNDS_PER_CLOCK, Role, Shared, State, Whose, Work};
 use crate::{deferred, lock::MutexGuard};
 
 /// What the holder of the role makes progress for.
@@ -18,8 +18,13 @@ pub(crate) trait Look {
     /// Asked in each round, after the transport's completions were dealt with.
     fn look(&mut self, state: &mut State) -> Option<Self::Found>;
 
-    /// Whether this thread may be held up by a peer whose memory is not there, for this transfer (`moving.rs`).
-    fn may_wait(&self, _port: &Port, _transfer: OperationId) -> bool {
+    /// Whose pieces of transfers this thread moves itself (`moving.rs`).
+    fn whose_moves(&self, _state: &mut State) -> Whose {
+        Whose::Nobodys
+    }
+
+    /// Whether somebody sees to pieces that its last round leaves.
+    fn is_followed(&self) -> bool {
         false
     }
 
@@ -56,9 +61,14 @@ impl Look for OutcomeOf<'_> {
         state.protocol.operations.take_into(self.id, self.outcome).then_some(())
     }
 
-    fn may_wait(&self, port: &Port, transfer: OperationId) -> bool {
-        let deadline = || Some(port.enter_state()?.protocol.operations.deadline(self.id));
-        self.waits && transfer == self.id && deadline().is_some_and(|at| at.is_none())
+    fn whose_moves(&self, state: &mut State) -> Whose {
+        let peer = state.protocol.operations.moves_without_deadline(self.id);
+        peer.filter(|_| self.waits).map_or(Whose::Nobodys, Whose::Of)
+    }
+
+    /// Whoever waits tells the background thread when it leaves.
+    fn is_followed(&self) -> bool {
+        self.waits
     }
 
     #[inline(always)]
@@ -134,7 +144,7 @@ impl Port {
         (moved | has_moved, found)
     }
 
-    /// Handlers have been run: polls what they have left, and moves a piece of a transfer. Says whether that was anything.
+    /// Handlers have been run: polls what they have left, and moves pieces of transfers. Says whether that was anything.
     #[inline(always)]
     fn end_serving<'p, L: Look + ?Sized>(
         self: &'p Arc<Self>,
@@ -150,9 +160,10 @@ impl Port {
             work.service.poll_ready(self);
         }
         let Some(state) = locked.or_else(|| self.enter_state()) else { return is_ready };
-        if state.protocol.operations.has_moves() {
+        let leaves_moves = is_last && look.is_followed() && self.has_background();
+        if state.protocol.operations.has_moves() && !leaves_moves {
             drop(state);
-            self.move_piece(role, |transfer| !is_last && look.may_wait(self, transfer));
+            self.move_pieces(role, look, is_last);
             return true;
         }
         if is_last && state.is_open() {
