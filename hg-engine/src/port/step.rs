@@ -160,8 +160,9 @@ impl Port {
             work.service.poll_ready(self);
         }
         let Some(state) = locked.or_else(|| self.enter_state()) else { return is_ready };
-        let leaves_moves = is_last && look.is_followed() && self.has_background();
-        if state.protocol.operations.has_moves() && !leaves_moves {
+        if state.protocol.operations.has_moves()
+            && !(is_last && look.is_followed() && self.has_background())
+        {
             drop(state);
             self.move_pieces(role, look, is_last);
             return true;
