@@ -82,7 +82,10 @@ fn serves(target: &mut dyn Context, other: &mut dyn Context) {
 /// Those that may wait, and a burst of accepted ones that had not sent yet.
 const MORE_THAN_MAY_WAIT: usize = 160;
 /// In which all would have been let in.
-const ROUNDS: usize = 10_000;
+const ROUNDS: u32 = 10_000;
+
+/// Shorter than what is warned of.
+const A_MOMENT: Duration = Duration::from_millis(500);
 
 /// The magic bytes, the version, and a kind that nobody may say at once: to unmap a region.
 const OUT_OF_TURN: &[u8] = b"HgSm\x08\0\0\0\x06\0\0\0\x08\0\0\0\0\0\0\0\0\0\0\0";
@@ -202,7 +205,7 @@ fn stay_open_without_a_thread() {
         let (target, other, log) = (target.as_mut(), other.as_mut(), log.clone());
         let (strangers, pipes) = (&mut strangers, &mut pipes);
         scope.spawn(move || {
-            let _logged = tracing::subscriber::set_default(log);
+            let (logged, _guard) = (log.clone(), tracing::subscriber::set_default(log));
             denied::deny(&[libc::SYS_clone, libc::SYS_clone3], Errno::EAGAIN);
             all_are_gone(target, &harmless);
             for _ in 0..MORE_THAN_MAY_WAIT {
@@ -211,9 +214,14 @@ fn stay_open_without_a_thread() {
                 strangers.push(stranger);
                 pipes.push(end);
             }
-            for _ in 0..ROUNDS {
-                target.progress(Instant::now(), &mut Vec::new()).unwrap();
-            }
+            let now = Instant::now();
+            let mut progress = |after| {
+                target.progress(now + after, &mut Vec::new()).unwrap();
+            };
+            (0..ROUNDS).for_each(|round| progress(A_MOMENT * round / ROUNDS));
+            assert_eq!(logged.text().matches("wait to be closed").count(), 0, "for a moment");
+            (1..9).for_each(|seconds| progress(A_MOMENT + Duration::from_secs(seconds)));
+            assert_eq!(logged.text().matches("wait to be closed").count(), 1, "it lasts");
             who_connects_is_told_why_in_the_end(other, target);
         });
     });

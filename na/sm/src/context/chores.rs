@@ -126,7 +126,7 @@ impl SmContext {
             match connection.phase {
                 Phase::Waiting(deadline) if deadline > now => self.try_connect(peer, now, deadline),
                 Phase::Waiting(_) => {
-                    self.end(peer, room().map_or_else(reason_of, |()| GoneReason::TimedOut));
+                    self.end(peer, room(now).map_or_else(reason_of, |()| GoneReason::TimedOut));
                 }
                 Phase::Connecting | Phase::Greeting => self.end(peer, GoneReason::TimedOut),
                 Phase::Idle | Phase::Starting | Phase::Open => {}

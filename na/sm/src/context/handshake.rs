@@ -64,7 +64,8 @@ impl SmContext {
     /// Connects, or waits for a place in the listener's backlog.
     pub(crate) fn try_connect(&mut self, peer: Peer, now: Instant, deadline: Instant) {
         let Some(target) = self.peers.find(peer).and_then(|it| it.target.clone()) else { return };
-        let socket = Socket::connect(&target.name, target.context);
+        let room = room_to_close(now).map_err(|_| Error::Again);
+        let socket = room.and_then(|()| Socket::connect(&target.name, target.context));
         match socket.and_then(|socket| self.say_hello(peer, socket)) {
             Ok(()) => self.at(deadline, peer),
             Err(Error::Again) => {
@@ -142,7 +143,7 @@ impl SmContext {
     pub(crate) fn accept(&mut self, now: Instant) {
         for _ in 0..ACCEPT_BURST {
             let Some(listener) = self.listener.as_mut() else { return };
-            match room_to_close().map_err(|_| Error::Again).and_then(|()| listener.accept()) {
+            match room_to_close(now).map_err(|_| Error::Again).and_then(|()| listener.accept()) {
                 Ok(Some(socket)) => self.accepted(socket, now),
                 Ok(None) => return,
                 Err(Error::Again) => return self.rest_listener(now),

@@ -17,6 +17,7 @@ use std::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicPtr, Ordering},
     },
+    time::Instant,
 };
 
 use hg_na::Error;
@@ -55,8 +56,8 @@ pub(crate) struct Signals {
 pub(crate) struct Closing {
     pub(crate) queue: Vec<OwnedFd>,
     pub(crate) threads: usize,
-    /// Somebody was told that too much waits, and something has waited ever since.
-    pub(crate) was_full: bool,
+    /// Since when somebody is refused for it, and whether that was said.
+    pub(crate) full: Option<(Instant, bool)>,
 }
 
 /// That of this process: one that was leaked. No lock, which a child that is forked meanwhile would find locked.

@@ -46,11 +46,7 @@ use super::{
     packet::{GOODBYE, Packet},
 };
 use crate::os::{
-    closing::{close_elsewhere, room},
-    errno,
-    event::is_eventfd,
-    mapping::seals_of,
-    misbehaved,
+    closing::close_elsewhere, errno, event::is_eventfd, mapping::seals_of, misbehaved,
     signals::guard,
 };
 
@@ -146,9 +142,8 @@ impl Socket {
     ///
     /// # Errors
     /// `PeerGone(Unreachable)` when nobody listens there, [`Error::Again`] when too many wait there
-    /// to be accepted, or here to be closed, [`Error::Limit`].
+    /// to be accepted, [`Error::Limit`].
     pub(crate) fn connect(name: &Name, context: u8) -> Result<Self, Error> {
-        room().map_err(|_| Error::Again)?;
         let socket = new_socket()?;
         match connect(socket.as_raw_fd(), &abstract_address(name, context)?) {
             Ok(()) => Ok(Self::from(socket)),
