@@ -159,8 +159,7 @@ impl Initiator {
     /// The next one cannot be made: it ends.
     pub fn refuse_next(&mut self, why: &'static str) -> Option<Completion> {
         let transfer = self.waiting.pop_front()?;
-        // One that was lent first has perhaps begun.
-        let reached = if transfer.in_frames { Reached::Unknown } else { Reached::Never };
+        let reached = transfer.reached();
         Some(transfer.end(Some((Error::Unsupported(why), reached))))
     }
 
@@ -196,7 +195,8 @@ impl Initiator {
         if let Some(at) = self.waiting.iter().position(|it| it.id.serial == serial) {
             let transfer = self.waiting.remove(at)?;
             let lent = transfer.lent.map(|it| it.name);
-            let completion = transfer.end(Some((Error::Cancelled, Reached::Never)));
+            let reached = transfer.reached();
+            let completion = transfer.end(Some((Error::Cancelled, reached)));
             return Some((completion, Cancelled { lent, ..Cancelled::default() }));
         }
         let open = self.open.get_mut(&serial)?;
@@ -258,7 +258,7 @@ impl Initiator {
         let is_cut = is_put && passed < len && lent.is_none() && transfer.is_some();
         let completion = match transfer {
             Some(transfer) if is_again => {
-                self.waiting.push_back(Transfer { in_frames: true, ..transfer });
+                self.waiting.push_back(Transfer { in_frames: true, has_begun: true, ..transfer });
                 None
             }
             Some(transfer) => {
@@ -289,7 +289,8 @@ impl Initiator {
             done.extend(transfer.map(|transfer| transfer.end(gone(Reached::Unknown))));
         }
         for transfer in self.waiting.drain(..) {
-            done.push(transfer.end(gone(Reached::Never)));
+            let reached = transfer.reached();
+            done.push(transfer.end(gone(reached)));
         }
         self.streaming.clear();
         all

@@ -61,6 +61,8 @@ pub struct Transfer {
     pub access: Access,
     /// Its memory cannot be lent to the owner.
     pub in_frames: bool,
+    /// Its owner was told of it before, and has perhaps moved some of it.
+    pub(crate) has_begun: bool,
     /// Memory that is lent to the owner, who is still to be told of it.
     pub lent: Option<Loan>,
 }
@@ -90,7 +92,8 @@ impl Transfer {
         let entry = served(slice.region().as_ref()).expect("checked before").entry();
         let entry = Arc::clone(entry);
         let access = Access { claim, offset: remote.offset(), len: remote.len() };
-        Self { id, token, is_put, slice, entry, access, in_frames: false, lent: None }
+        let (in_frames, has_begun, lent) = (false, false, None);
+        Self { id, token, is_put, slice, entry, access, in_frames, has_begun, lent }
     }
 
     /// Whether either side's memory is a device's: its bytes travel over lent memory, or not at all.
@@ -102,6 +105,11 @@ impl Transfer {
     /// What the owner must have granted.
     pub(crate) fn needed(&self) -> Rights {
         if self.is_put { Rights::WRITE } else { Rights::READ }
+    }
+
+    /// What its owner knows of it while it waits to be told of it.
+    pub(crate) fn reached(&self) -> Reached {
+        if self.has_begun { Reached::Unknown } else { Reached::Never }
     }
 
     pub(crate) fn end(self, failure: Option<(Error, Reached)>) -> Completion {

@@ -8,7 +8,8 @@ use std::{
 };
 
 use hg_na::{
-    Completion, Descriptor, Done, Error, GoneReason, LocalSlice, Memory, OpId, RegionState, Rights,
+    Completion, Descriptor, Done, Error, GoneReason, LocalSlice, Memory, OpId, Reached,
+    RegionState, Rights,
 };
 use hg_na_link::{Access, Grant, Initiator, Loan, Owner, Transfer, Verdict, transfer};
 use hg_na_memory::ForkGuard;
@@ -359,6 +360,35 @@ fn memory_that_was_lent_is_kept_until_the_owner_has_said_its_last_word() {
     let lent = world.initiator.fail(&GoneReason::Exited, &mut world.done);
     assert!(lent.len() == 1 && lent[0].lent == 2 && lent[0].written.is_none());
     assert_eq!(world.done.len(), 2);
+}
+
+#[test]
+fn a_transfer_that_waits_to_be_made_once_more_is_not_said_to_have_reached_nobody() {
+    type Ends = fn(&mut Initiator, &mut Vec<Completion>);
+    let ends: [(&str, Ends); 3] = [
+        ("cancelled", |it, done| done.extend(it.cancel(1).map(|(completion, _)| completion))),
+        ("its peer dies", |it, done| drop(it.fail(&GoneReason::Exited, done))),
+        ("refused", |it, done| done.extend(it.refuse_next("the second time"))),
+    ];
+    for (case, ends) in ends {
+        for (is_again, expected) in [(true, Reached::Unknown), (false, Reached::Never)] {
+            let mut world = World::new(true);
+            world.act(Event::Post { is_put: true, offset: 0, len: 8, is_granted: true });
+            if is_again {
+                announce_lent(&mut world.initiator, 0, 0);
+                let again = world.initiator.ended(1, Verdict::InFrames).unwrap();
+                assert!(again.completion.is_none(), "{case}");
+            } else {
+                // One run of it is too little: it goes in frames from the start.
+                world.initiator.next(9).unwrap().in_frames = true;
+            }
+            ends(&mut world.initiator, &mut world.done);
+            let [Completion::Done(Done { result: Err(failure), .. })] = &world.done[..] else {
+                panic!("{case}: {:?}", world.done)
+            };
+            assert_eq!(failure.reached, expected, "{case}, once more: {is_again}");
+        }
+    }
 }
 
 #[test]
