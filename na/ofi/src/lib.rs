@@ -24,7 +24,7 @@
 //! | `connect-timeout-ms` | bound for greeting a peer (30,000) |
 //! | `silence-bound-ms` | bound for noticing a peer that is cut off (30,000; 3,000 at least) |
 //! | `retry-bound-ms` | bound for a live peer to which libfabric sends nothing (60,000) |
-//! | `rma` | `off`: put and get travel in messages even where the provider has one-sided operations (`on`) |
+//! | `rma` | `off`: put and get travel in messages even where the provider has one-sided operations (`on`). Over providers that check in software (tcp, net, udp, sockets) `on` lets a peer to whom memory is lent for a transfer reach other memory of this process: `off` where not all peers are trusted |
 //! | `device-memory` | `on`: memory of devices is moved (`hg_na::Memory::on_device`), where the provider can (`off`) |
 //! | `multi-receive` | `off`, `on`: whether one buffer takes many messages where the provider has that |
 //! | `messages` | `tagged`: libfabric's tagged messages even where the provider has `untagged` ones |

@@ -1,4 +1,5 @@
 //! Tests of endpoints as a whole.
 
 mod devices;
+mod lent;
 mod messages;
