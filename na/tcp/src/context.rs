@@ -43,7 +43,7 @@ use crate::{
     shared::{Listening, Shared},
     transfers::next_piece,
     watched::Watched,
-    wire::{ARRIVALS, Flush, Phase, Wire, WireKey},
+    wire::{ARRIVALS, Buffers, Flush, Phase, Wire, WireKey},
 };
 
 /// The listener's name in the wait set.
@@ -132,6 +132,8 @@ pub(crate) struct TcpContext {
     pub(crate) scratch: Vec<u8>,
     /// What came out of the last record.
     pub(crate) opened: Vec<u8>,
+    /// What is sealed in.
+    buffers: Buffers,
     /// `may_sleep` has said yes, and nothing has made progress since.
     pub(crate) is_sleeping: bool,
     /// Rounds since bytes came, and since the kernel was asked; after how many it is asked again; how
@@ -185,6 +187,7 @@ impl TcpContext {
             told: Vec::new(),
             scratch: vec![0; SCRATCH],
             opened: Vec::new(),
+            buffers: Buffers::default(),
             is_sleeping: false,
             quiet: 0,
             since_ask: 0,
@@ -217,7 +220,8 @@ impl TcpContext {
     /// Writes what a connection holds; says whether the socket took something.
     pub(crate) fn flush(&mut self, wire: &mut Wire) -> bool {
         let (links, before, controls) = (&mut self.links, wire.writes, wire.outbound.controls());
-        let flushed = wire.flush(|wire| next_piece(links, wire), &mut self.finished);
+        let flushed =
+            wire.flush(&mut self.buffers, |wire| next_piece(links, wire), &mut self.finished);
         if wire.outbound.controls() < controls {
             self.tell_room(wire);
         }
@@ -314,7 +318,7 @@ impl TcpContext {
             let side = wire.own_side();
             wire.send(Kind::Goodbye, side, 0, &[]);
         }
-        let _ = wire.flush(|_| None, &mut self.finished);
+        let _ = wire.flush(&mut self.buffers, |_| None, &mut self.finished);
         // A broken one has nothing to shut down.
         let _ = wire.stream.shutdown(Shutdown::Write);
         // Closing with unread bytes would reset the connection, and what is under way with it.

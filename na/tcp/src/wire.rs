@@ -41,8 +41,9 @@ const FLUSH_MAX: usize = 1 << 20;
 const PIECE_MIN: usize = 16 << 10;
 /// Sealed bytes of one system call, about.
 const SEALED_MAX: usize = 128 << 10;
-/// Buffers of a sealed connection that are kept while it is idle.
-const KEPT_MAX: usize = 16 << 10;
+/// Plaintext of a record: it and its ciphertext lie in the first cache together, and little is copied where a read cuts it in two.
+const RECORD: usize = 16 << 10;
+const _: () = assert!(RECORD <= RECORD_MAX);
 
 /// What the kernel is to tell of a socket, once for each time: what comes, and its end.
 pub(crate) const ARRIVALS: EpollFlags =
@@ -98,15 +99,28 @@ pub(crate) enum FlushTo {
     Bytes(u64),
 }
 
-/// Keys and buffers of a sealed connection.
+/// Memory for what is sealed and sent. A context has one such, which a connection keeps while sealed bytes of it wait for its socket.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    plain: Vec<u8>,
+    sealed: Vec<u8>,
+}
+
+/// The keys of a sealed connection, and what the socket has not taken yet.
 #[derive(Debug)]
 pub(crate) struct Sealing {
     pub(crate) seal: Seal,
-    plain: Vec<u8>,
-    sealed: Vec<u8>,
+    buffers: Buffers,
     at: usize,
     /// Bytes of frames among what is sealed.
     unsettled: usize,
+}
+
+impl Sealing {
+    /// Sealed bytes that the socket does not have yet.
+    fn left(&self) -> usize {
+        self.buffers.sealed.len() - self.at
+    }
 }
 
 /// One connection.
@@ -325,17 +339,30 @@ impl Wire {
 
     /// From now on everything is sealed.
     pub(crate) fn seal_with(&mut self, seal: Seal) {
-        self.sealing = Some(Box::new(Sealing {
-            seal,
-            plain: Vec::new(),
-            sealed: Vec::new(),
-            at: 0,
-            unsettled: 0,
-        }));
+        self.sealing =
+            Some(Box::new(Sealing { seal, buffers: Buffers::default(), at: 0, unsettled: 0 }));
     }
 
-    /// Writes what waits, then pieces of transfers while there are any.
+    /// Writes what waits, then pieces of transfers while there are any. `spare`: the context's.
     pub(crate) fn flush(
+        &mut self,
+        spare: &mut Buffers,
+        next_piece: impl FnMut(&mut Self) -> Option<Piece>,
+        done: &mut Vec<Completion>,
+    ) -> Flush {
+        if let Some(sealing) = self.sealing.as_mut().filter(|sealing| sealing.left() == 0) {
+            sealing.buffers = std::mem::take(spare);
+        }
+        let flushed = self.write_on(next_piece, done);
+        if let Some(sealing) = self.sealing.as_mut().filter(|sealing| sealing.left() == 0) {
+            *spare = std::mem::take(&mut sealing.buffers);
+            spare.sealed.clear();
+            sealing.at = 0;
+        }
+        flushed
+    }
+
+    fn write_on(
         &mut self,
         mut next_piece: impl FnMut(&mut Self) -> Option<Piece>,
         done: &mut Vec<Completion>,
@@ -353,7 +380,6 @@ impl Wire {
                 }
                 // Looking for one may have queued a verdict.
                 if self.outbound.is_empty() {
-                    self.shrink();
                     return Flush::Idle;
                 }
             }
@@ -397,18 +423,18 @@ impl Wire {
     }
 
     fn sealed_left(&self) -> usize {
-        self.sealing.as_ref().map_or(0, |sealing| sealing.sealed.len() - sealing.at)
+        self.sealing.as_ref().map_or(0, |sealing| sealing.left())
     }
 
     fn write_sealed(&mut self, done: &mut Vec<Completion>) -> io::Result<usize> {
         let Some(sealing) = &mut self.sealing else { return Ok(0) };
-        let Sealing { seal, plain, sealed, at, unsettled, .. } = sealing.as_mut();
+        let Sealing { seal, buffers: Buffers { plain, sealed }, at, unsettled } = sealing.as_mut();
         if *at == sealed.len() {
             (*at, *unsettled) = (0, 0);
             sealed.clear();
             while sealed.len() < SEALED_MAX {
                 plain.clear();
-                let (len, frames) = self.outbound.gather(RECORD_MAX, plain);
+                let (len, frames) = self.outbound.gather(RECORD, plain);
                 if len == 0 {
                     break;
                 }
@@ -446,16 +472,6 @@ impl Wire {
             }
         }
         self.flush_to
-    }
-
-    fn shrink(&mut self) {
-        if let Some(sealing) = &mut self.sealing
-            && sealing.sealed.capacity() > KEPT_MAX
-        {
-            sealing.sealed = Vec::new();
-            sealing.plain = Vec::new();
-            sealing.at = 0;
-        }
     }
 
     /// Asks the kernel to tell of space, or not to.
