@@ -98,7 +98,7 @@
 //! | `verbs` | RDMA without libfabric between: libibverbs, loaded at run time, `verbs://device` | no |
 //! | `visor` | `visor://`: through the daemon `hg-visor`, which owns the node's network | no |
 //! | `sm-routing` | one address for both: `tcp://` and `ofi+tcp://` are reached by shared memory inside a node | yes |
-//! | `tcp-key` | a pre-shared key (the setting `key-file`): encrypts `tcp://`, and keeps strangers out over `ofi+...://` and `verbs://`; brings `snow` | no |
+//! | `tcp-key` | a pre-shared key (the setting `key-file`): encrypts `tcp://`, and keeps strangers out over `ofi+...://` and `verbs://`; brings `snow` and `graviola` | no |
 //! | `bincode` | the codec: fixed-size integers | yes |
 //! | `tokio` | `tokio::runtime::Handle` is a runtime for handlers ([`Builder::runtime`]) | no |
 //! | `postcard` | the codec instead of `bincode`, also if both are on: small integers take few bytes | no |

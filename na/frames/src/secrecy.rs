@@ -10,7 +10,7 @@
 
 use hg_na::Error;
 use hg_na_link::{Greeting, Record, record::RECORD_MAX};
-use hg_na_parts::key::{DIFFER, Exchange, Key, ONLY_ACCEPTOR, ONLY_DIALLER, Seal};
+use hg_na_parts::key::{Exchange, Key, ONLY_ACCEPTOR, ONLY_DIALLER, Seal};
 
 use crate::cut::Cut;
 
@@ -47,7 +47,7 @@ impl Secrecy {
             out.extend(Record::<G>::Keys(exchange.write()?).encode());
             exchange
         } else {
-            Exchange::accepting(key, PROTOCOL)?
+            Exchange::accepting(key, PROTOCOL)
         };
         Ok(Self::Exchanging { exchange: Some(exchange), dials, waiting: Vec::new() })
     }
@@ -103,9 +103,7 @@ impl Secrecy {
         let Self::Exchanging { exchange, dials, waiting } = self else { return Ok(()) };
         let failed = |_| Cut::Rubbish("the key exchange failed");
         let mut exchange = exchange.take().expect("an exchange has two messages");
-        if !exchange.read(message) {
-            return Err(refused::<G>(DIFFER, out));
-        }
+        exchange.read(message).map_err(|why| refused::<G>(why, out))?;
         if !*dials {
             out.extend(Record::<G>::Keys(exchange.write().map_err(failed)?).encode());
         }

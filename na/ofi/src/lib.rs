@@ -42,7 +42,7 @@
 //! # Features
 //! | feature | what | default |
 //! |---|---|---|
-//! | `key` | a pre-shared key for lifelines; brings `snow` | no |
+//! | `key` | a pre-shared key for lifelines; brings `snow` and `graviola` | no |
 //! | `fuzzing` | for fuzz targets only | no |
 
 mod address;

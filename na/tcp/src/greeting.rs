@@ -4,7 +4,7 @@
 //! | offset | size | field |
 //! |-------:|-----:|-------|
 //! |      0 |    6 | magic, `HG-TCP` |
-//! |      6 |    1 | version, 3 |
+//! |      6 |    1 | version, 4 |
 //! |      7 |    1 | kind, see [`Greeting`] |
 //! |      8 |    2 | length of the body, at most [`BODY_MAX`] |
 //! |     10 |  ... | body |
@@ -29,7 +29,7 @@ const SENTENCE_MAX: usize = 256;
 /// Binds a key to this protocol.
 pub(crate) const PROTOCOL: &[u8] = b"hydrargyrum tcp 1";
 const MAGIC: &[u8; 6] = b"HG-TCP";
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 /// Names one opening of one context.
 pub(crate) type Incarnation = [u8; 16];

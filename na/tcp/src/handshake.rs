@@ -92,10 +92,8 @@ impl TcpContext {
         match (greeting, key, wire.sealing.is_some()) {
             (Greeting::NoiseFirst(first), Some(key), false) => {
                 let failed = |_| misbehaved("the key exchange failed");
-                let mut exchange = Exchange::accepting(&key, PROTOCOL).map_err(failed)?;
-                if !exchange.read(&first) {
-                    return Err(refuse(wire, key::DIFFER));
-                }
+                let mut exchange = Exchange::accepting(&key, PROTOCOL);
+                exchange.read(&first).map_err(|why| refuse(wire, why))?;
                 let second = exchange.write().map_err(failed)?;
                 wire.greet(&Greeting::NoiseSecond(second));
                 // The answer itself is not sealed.
@@ -183,9 +181,8 @@ impl TcpContext {
                 let Some(mut exchange) = wire.exchange.take() else {
                     return Err(misbehaved("a greeting out of turn"));
                 };
-                if !exchange.read(&second) {
-                    return Err(Fate::Lost(GoneReason::Refused(key::DIFFER.into())));
-                }
+                let lost = |why: &'static str| Fate::Lost(GoneReason::Refused(why.into()));
+                exchange.read(&second).map_err(lost)?;
                 let failed = |_| misbehaved("the key exchange failed");
                 wire.seal_with(exchange.finish().map_err(failed)?);
                 let hello = self.hello_for(wire);

@@ -56,7 +56,7 @@
 //! # Features
 //! | feature | what | default |
 //! |---|---|---|
-//! | `tcp-key` | a pre-shared key and encryption: the settings `key-file` and `key-env`; brings `snow` | no |
+//! | `tcp-key` | a pre-shared key and encryption: the settings `key-file` and `key-env`; brings `snow` and `graviola` | no |
 //! | `fuzzing` | for fuzz targets only | no |
 
 #![deny(unsafe_code)]

@@ -38,7 +38,7 @@
 //! # Features
 //! | feature | what | default |
 //! |---|---|---|
-//! | `key` | a pre-shared key for lifelines; brings `snow` | no |
+//! | `key` | a pre-shared key for lifelines; brings `snow` and `graviola` | no |
 //! | `device` | for tests that need a card only | no |
 //! | `fuzzing` | for fuzz targets only | no |
 

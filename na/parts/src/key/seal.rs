@@ -1,7 +1,8 @@
 //! Encryption between socket and frames: Noise with a pre-shared key, `NNpsk0`.
 //!
 //! Two messages, which the transport carries, prove that both ends have the key and agree on
-//! fresh keys for each direction. Everything after them travels in records:
+//! fresh keys for each direction. Before the first one stands a byte that names the [cipher](super::cipher).
+//! Everything after them travels in records:
 //!
 //! | offset | size | field |
 //! |-------:|-----:|-------|
@@ -14,41 +15,47 @@
 use hg_na::Error;
 use snow::{Builder, HandshakeState, TransportState};
 
-use super::Key;
+use super::{
+    DIFFER, Key, OLDER, UNKNOWN,
+    cipher::{Resolver, Suite},
+};
 
-const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const TAG: usize = 16;
+/// Bytes of the first message behind its first byte: a public key, and the tag of nothing.
+const FIRST: usize = 32 + TAG;
 /// Longest plaintext of a record: Noise messages have 65,535 bytes at most.
 pub const RECORD_MAX: usize = 65_535 - TAG;
 const REKEY_BITS: u32 = 16;
 
 /// The key exchange of one connection.
-pub struct Exchange(Box<HandshakeState>);
+pub struct Exchange(Step);
+
+enum Step {
+    /// Nothing is known of the first message, which says the suite.
+    Awaiting(Key, &'static [u8]),
+    /// The suite, while it is still to be said.
+    Begun(Box<HandshakeState>, Option<Suite>),
+}
 
 impl Exchange {
     /// For the end that dials. The key is good for this protocol alone, whatever else it is used for.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub fn dialling(key: &Key, protocol: &[u8]) -> Result<Self, Error> {
-        Self::of(key, protocol, Builder::build_initiator)
+    pub fn dialling(key: &Key, protocol: &'static [u8]) -> Result<Self, Error> {
+        Self::dialling_in(Suite::here(), key, protocol)
+    }
+
+    fn dialling_in(suite: Suite, key: &Key, protocol: &'static [u8]) -> Result<Self, Error> {
+        let state = builder(suite, key, protocol).and_then(Builder::build_initiator);
+        let state = state.map_err(|error| wrong(&error))?;
+        Ok(Self(Step::Begun(Box::new(state), Some(suite))))
     }
 
     /// For the end that accepts.
-    ///
-    /// # Errors
-    /// [`Error::Os`].
-    pub fn accepting(key: &Key, protocol: &[u8]) -> Result<Self, Error> {
-        Self::of(key, protocol, Builder::build_responder)
-    }
-
-    fn of<'k>(
-        key: &'k Key,
-        protocol: &'k [u8],
-        build: impl FnOnce(Builder<'k>) -> Result<HandshakeState, snow::Error>,
-    ) -> Result<Self, Error> {
-        let state = builder(key, protocol).and_then(build);
-        state.map(|state| Self(Box::new(state))).map_err(|error| wrong(&error))
+    #[must_use]
+    pub fn accepting(key: &Key, protocol: &'static [u8]) -> Self {
+        Self(Step::Awaiting(key.clone(), protocol))
     }
 
     /// This end's message.
@@ -56,15 +63,36 @@ impl Exchange {
     /// # Errors
     /// [`Error::Os`].
     pub fn write(&mut self) -> Result<Vec<u8>, Error> {
-        let mut bytes = vec![0; 256];
-        let len = self.0.write_message(&[], &mut bytes).map_err(|error| wrong(&error))?;
-        bytes.truncate(len);
+        let Step::Begun(state, suite) = &mut self.0 else {
+            unreachable!("the end that dials writes first")
+        };
+        let mut bytes: Vec<u8> = suite.take().map(|suite| suite as u8).into_iter().collect();
+        let start = bytes.len();
+        bytes.resize(256, 0);
+        let len = state.write_message(&[], &mut bytes[start..]).map_err(|error| wrong(&error))?;
+        bytes.truncate(start + len);
         Ok(bytes)
     }
 
-    /// The other end's message; false when it does not have the same key.
-    pub fn read(&mut self, bytes: &[u8]) -> bool {
-        self.0.read_message(bytes, &mut [0; 256]).is_ok_and(|payload| payload == 0)
+    /// The other end's message.
+    ///
+    /// # Errors
+    /// A sentence to be told to the other end: it does not have the same key, or is of another version.
+    pub fn read(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
+        let mut message = bytes;
+        if let Step::Awaiting(key, protocol) = &self.0 {
+            if bytes.len() == FIRST {
+                return Err(OLDER);
+            }
+            let (byte, rest) = bytes.split_first().ok_or(DIFFER)?;
+            let suite = Suite::decode(*byte).ok_or(UNKNOWN)?;
+            let state = builder(suite, key, protocol).and_then(Builder::build_responder);
+            let state = state.map_err(|_| "the key exchange failed")?;
+            (self.0, message) = (Step::Begun(Box::new(state), None), rest);
+        }
+        let Step::Begun(state, _) = &mut self.0 else { unreachable!("begun above") };
+        let read = state.read_message(message, &mut [0; 256]);
+        if read.is_ok_and(|payload| payload == 0) { Ok(()) } else { Err(DIFFER) }
     }
 
     /// After both messages.
@@ -72,15 +100,16 @@ impl Exchange {
     /// # Errors
     /// [`Error::Os`].
     pub fn finish(self) -> Result<Seal, Error> {
-        let state = self.0.into_transport_mode().map_err(|error| wrong(&error))?;
-        let (state, partial) = (Box::new(state), Vec::new());
-        Ok(Seal { state, partial, longest: RECORD_MAX, sealed: 0, opened: 0 })
+        let Step::Begun(state, _) = self.0 else { unreachable!("both messages come before") };
+        let state = state.into_transport_mode();
+        let state = Box::new(state.map_err(|error| wrong(&error))?);
+        Ok(Seal { state, partial: Vec::new(), longest: RECORD_MAX, sealed: 0, opened: 0 })
     }
 }
 
-fn builder<'a>(key: &'a Key, protocol: &'a [u8]) -> Result<Builder<'a>, snow::Error> {
-    let pattern = PATTERN.parse()?;
-    Builder::new(pattern).prologue(protocol)?.psk(0, key.bytes())
+fn builder<'a>(suite: Suite, key: &'a Key, protocol: &'a [u8]) -> Result<Builder<'a>, snow::Error> {
+    let pattern = suite.pattern().parse()?;
+    Builder::with_resolver(pattern, Box::new(Resolver)).prologue(protocol)?.psk(0, key.bytes())
 }
 
 fn wrong(error: &snow::Error) -> Error {
@@ -191,5 +220,87 @@ impl std::fmt::Debug for Exchange {
 impl std::fmt::Debug for Seal {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "Seal({} records sealed, {} opened)", self.sealed, self.opened)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROTOCOL: &[u8] = b"test";
+    const SUITES: [Suite; 2] = [Suite::ChaCha, Suite::Aes];
+
+    fn key(byte: u8) -> Key {
+        Key::given(&hg_na::Key([byte; 32])).unwrap()
+    }
+
+    /// The two ends of a connection: the one that dialled, the one that accepted.
+    fn ends(suite: Suite) -> (Seal, Seal) {
+        let mut dialling = Exchange::dialling_in(suite, &key(7), PROTOCOL).unwrap();
+        let mut accepting = Exchange::accepting(&key(7), PROTOCOL);
+        accepting.read(&dialling.write().unwrap()).unwrap();
+        dialling.read(&accepting.write().unwrap()).unwrap();
+        (dialling.finish().unwrap(), accepting.finish().unwrap())
+    }
+
+    #[test]
+    fn whatever_the_end_that_dials_chooses_both_directions_go_on_past_a_change_of_keys() {
+        for suite in SUITES {
+            let (mut one, mut other) = ends(suite);
+            let (mut record, mut plain) = (Vec::new(), Vec::new());
+            // Each in turn, so that both have sealed and opened more than one key is for.
+            for number in 0..(2u64 << REKEY_BITS) + 6 {
+                record.clear();
+                one.seal(&number.to_le_bytes(), &mut record).unwrap();
+                assert_eq!(other.open(&mut &record[..], &mut plain), Ok(true));
+                assert_eq!(plain, number.to_le_bytes());
+                std::mem::swap(&mut one, &mut other);
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_altered_repeated_left_out_or_of_another_connection_is_not_opened() {
+        for suite in SUITES {
+            // Two records, and who is to open them.
+            let sealed = || {
+                let (mut from, to) = ends(suite);
+                let mut records = [const { Vec::new() }; 2];
+                records.iter_mut().for_each(|it| from.seal(b"a record", it).unwrap());
+                (records, to)
+            };
+            let open = |to: &mut Seal, record: &[u8]| to.open(&mut &*record, &mut Vec::new());
+            let ([first, second], mut to) = sealed();
+            assert_eq!((open(&mut to, &first), open(&mut to, &second)), (Ok(true), Ok(true)));
+            assert!(open(&mut to, &second).is_err(), "repeated");
+            assert!(open(&mut sealed().1, &first).is_err(), "of another connection");
+            let ([_, second], mut to) = sealed();
+            assert!(open(&mut to, &second).is_err(), "the first is left out");
+            for at in 0..first.len() {
+                let ([mut first, _], mut to) = sealed();
+                first[at] ^= 1;
+                // Where the length has grown, until what it announces has come.
+                first.resize(2 + TAG + RECORD_MAX, 0);
+                assert!(open(&mut to, &first).is_err(), "byte {at} is altered");
+            }
+        }
+    }
+
+    #[test]
+    fn another_key_version_or_cipher_is_told_by_name() {
+        for suite in SUITES {
+            let first = Exchange::dialling_in(suite, &key(7), PROTOCOL).unwrap().write().unwrap();
+            let said = |key: &Key, bytes: &[u8]| Exchange::accepting(key, PROTOCOL).read(bytes);
+            assert_eq!(said(&key(7), &first), Ok(()));
+            assert_eq!(said(&key(8), &first), Err(DIFFER));
+            assert_eq!(said(&key(7), &[]), Err(DIFFER));
+            assert_eq!(said(&key(7), &first[1..]), Err(OLDER));
+            let mut other = first.clone();
+            other[0] = 2;
+            assert_eq!(said(&key(7), &other), Err(UNKNOWN));
+            // Nobody on the way chooses.
+            other[0] = 1 - first[0];
+            assert_eq!(said(&key(7), &other), Err(DIFFER));
+        }
     }
 }

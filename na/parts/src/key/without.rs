@@ -51,15 +51,13 @@ impl Exchange {
     ///
     /// # Errors
     /// None: there is no exchange.
-    pub fn dialling(key: &Key, _protocol: &[u8]) -> Result<Self, Error> {
+    pub fn dialling(key: &Key, _protocol: &'static [u8]) -> Result<Self, Error> {
         match key.0 {}
     }
 
     /// For the end that accepts.
-    ///
-    /// # Errors
-    /// None: there is no exchange.
-    pub fn accepting(key: &Key, _protocol: &[u8]) -> Result<Self, Error> {
+    #[must_use]
+    pub fn accepting(key: &Key, _protocol: &'static [u8]) -> Self {
         match key.0 {}
     }
 
@@ -72,7 +70,10 @@ impl Exchange {
     }
 
     /// The other end's message.
-    pub fn read(&mut self, _bytes: &[u8]) -> bool {
+    ///
+    /// # Errors
+    /// None: there is no exchange.
+    pub fn read(&mut self, _bytes: &[u8]) -> Result<(), &'static str> {
         match self.0 {}
     }
 

@@ -102,7 +102,7 @@ fn sealed_records_of_which_the_rest_does_not_come_count() {
         let mut raw = connect(&target.text());
         raw.write_all(&greeting(5, &exchange.write().unwrap())).unwrap();
         let second = read_while(&mut raw, 10 + 48, &mut target);
-        assert!(second[7] == 6 && exchange.read(&second[10..]));
+        assert_eq!((second[7], exchange.read(&second[10..])), (6, Ok(())));
         let (mut seal, mut sealed) = (exchange.finish().unwrap(), Vec::new());
         seal.seal(&hello(0), &mut sealed).unwrap();
         seal.seal(&vec![7; RECORD_MAX], &mut sealed).unwrap();

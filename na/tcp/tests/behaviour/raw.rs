@@ -35,7 +35,7 @@ pub(crate) fn connect(address: &str) -> TcpStream {
 
 pub(crate) fn greeting(kind: u8, body: &[u8]) -> Vec<u8> {
     let len = u16::try_from(body.len()).unwrap().to_le_bytes();
-    [b"HG-TCP", &[3, kind][..], &len, body].concat()
+    [b"HG-TCP", &[4, kind][..], &len, body].concat()
 }
 
 pub(crate) fn hello(context: u8) -> Vec<u8> {
@@ -73,7 +73,7 @@ pub(crate) fn read_exact(stream: &mut TcpStream, len: usize) -> Vec<u8> {
 /// The kind and the body of the other end's next greeting.
 pub(crate) fn read_greeting(stream: &mut TcpStream) -> (u8, Vec<u8>) {
     let prefix = read_exact(stream, 10);
-    assert_eq!(&prefix[..7], b"HG-TCP\x03");
+    assert_eq!(&prefix[..7], b"HG-TCP\x04");
     let len = u16::from_le_bytes([prefix[8], prefix[9]]);
     (prefix[7], read_exact(stream, usize::from(len)))
 }
