@@ -7,7 +7,7 @@
 //! refused range stays as it was; with nothing more to do the context sleeps; at the end all registered memory is given
 //! back.
 //!
-//! [`fuzz_sealed`]: the same with a context that has a key. The liar has it, too, and seals what it says; or it has not, or says
+//! [`fuzz_sealed`]: the same with a context that has a key. The liar has it, too, and seals what it says, by either cipher; or it has not, or says
 //! something in the clear between.
 //!
 //! [`fuzz_greeting`]: any bytes are refused or decoded, within the limit, and what is accepted encodes to
@@ -69,8 +69,9 @@ pub fn fuzz_frames(data: &[u8]) {
 pub fn fuzz_sealed(data: &[u8]) {
     let mut input = Input(data);
     let Some(mut scene) = Scene::new(Some(Key([7; 32]))) else { return };
-    if !input.byte().unwrap_or(0).is_multiple_of(8) {
-        scene.exchange_keys();
+    let first = input.byte().unwrap_or(0);
+    if !first.is_multiple_of(8) {
+        scene.exchange_keys(first % 2);
     }
     scene.play(input);
 }
@@ -163,10 +164,11 @@ impl Scene {
         self.finish();
     }
 
-    /// The liar proves that it has the key; from now on it seals.
-    fn exchange_keys(&mut self) {
+    /// The liar proves that it has the key; from now on it seals, by the cipher of this number.
+    fn exchange_keys(&mut self, suite: u8) {
         let key = key::Key::given(&Key([7; 32])).expect("this build can encrypt");
-        let mut exchange = Exchange::dialling(&key, PROTOCOL).expect("this build can encrypt");
+        let mut exchange =
+            Exchange::dialling_in(suite, &key, PROTOCOL).expect("this build can encrypt");
         let first = exchange.write().expect("the first message");
         self.write(&Greeting::NoiseFirst(first).encode());
         let mut answer = Vec::new();

@@ -29,10 +29,8 @@ pub const AVAILABLE: bool = cfg!(feature = "key");
 
 /// Said to an end with another key.
 pub const DIFFER: &str = "the keys of the two ends differ";
-/// Said to an end that says its first word as it was said before there was a choice of ciphers.
-pub const OLDER: &str = "the other end exchanges keys as an older version does";
-/// Said to an end that wants to seal in a way that is not known here.
-pub const UNKNOWN: &str = "the other end wants a cipher that this version does not know";
+/// Said to an end that wants to seal in a way that is not known here, or says its first word as it was said before there was a choice.
+pub const UNKNOWN: &str = "the end that connects wants a cipher that the other does not know";
 /// Said to an end that has a key and reaches one that has none.
 pub const ONLY_DIALLER: &str = "only the end that connects has a key";
 /// Said to an end that has no key and reaches one that has.
