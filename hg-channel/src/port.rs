@@ -12,7 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{Address, Caps, Context, GoneReason, LocalSlice, Op, OpId, Peer, RemoteSlice, Waiter};
+use hg_na::{
+    Address, Caps, Context, Direction, GoneReason, LocalSlice, OpId, Peer, RemoteSlice, Waiter,
+};
 use rustc_hash::FxHashMap;
 
 pub use self::arriving::{Arrived, Batch, Event, Kept};
@@ -462,7 +464,9 @@ impl<N> Port<N> {
         }
     }
 
-    /// Writes registered bytes into memory of the process of this end. Its end is [`Event::Moved`] with the same token.
+    /// Writes registered bytes into memory of the process of this end. Its end is [`Event::Moved`] with the same token: of the next round, where
+    /// this side moves them by itself (`sm`), which takes no doing of that end. The kernel may wait for that process's memory meanwhile
+    /// ([`hg_na::Mover::run`]).
     ///
     /// # Errors
     /// [`Error::Gone`], [`Error::Transport`].
@@ -473,10 +477,10 @@ impl<N> Port<N> {
         local: LocalSlice,
         remote: RemoteSlice,
     ) -> Result<(), Error> {
-        self.transfer(to, token, |peer| Op::Put { to: peer, local, remote })
+        self.transfer(to, token, Direction::Put, local, remote)
     }
 
-    /// Reads memory of the process of this end. Its end is [`Event::Moved`] with the same token.
+    /// Reads memory of the process of this end. Its end is [`Event::Moved`] with the same token: see [`Port::put`].
     ///
     /// # Errors
     /// [`Error::Gone`], [`Error::Transport`].
@@ -487,7 +491,7 @@ impl<N> Port<N> {
         local: LocalSlice,
         remote: RemoteSlice,
     ) -> Result<(), Error> {
-        self.transfer(from, token, |peer| Op::Get { from: peer, local, remote })
+        self.transfer(from, token, Direction::Get, local, remote)
     }
 
     /// Sleeps until something comes, [`Near::wake`], or until `limit` has passed. Not while events are left to be taken.
@@ -495,7 +499,7 @@ impl<N> Port<N> {
     /// # Errors
     /// [`Error::Transport`].
     pub fn sleep(&mut self, limit: Option<Duration>) -> Result<(), Error> {
-        if !self.near.may_sleep(self.me) {
+        if !self.ended.is_empty() || !self.near.may_sleep(self.me) {
             return Ok(());
         }
         let slept = if self.context.may_sleep() {

@@ -1,5 +1,6 @@
 //! A worker: makes progress, and waits. What it calls, what it runs and what it answers are below.
 
+mod ahead;
 mod allotting;
 mod answering;
 mod barrier;

@@ -7,7 +7,10 @@ mod common;
 
 use std::{
     cell::RefCell,
-    sync::atomic::{AtomicBool, AtomicU32, Ordering},
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
 };
 
 use common::run;
@@ -486,15 +489,18 @@ fn broadcasts_of_buffers(url: &str) {
 
 /// A process is gone: the root is told, and the others have run it unless they stood behind it.
 fn broken_broadcast(url: &str) {
-    let is_told = AtomicBool::new(false);
+    let (is_told, has_ended) = (AtomicBool::new(false), Barrier::new(2));
     run(url, (4, 1), &fabric(), |worker| {
         let me = worker.place().process;
         let everywhere = (me == 0).then(|| worker.allocate_everywhere(5).unwrap());
         worker.quiesce().unwrap();
         if me == 2 {
-            return; // Without a goodbye to whoever waits.
+            drop(worker); // Without a goodbye to whoever waits.
+            has_ended.wait();
+            return;
         }
         if me == 0 {
+            has_ended.wait();
             let own = worker.allocate(100_000).unwrap();
             let (ran, part) = (Synchronizer::new(), own.part(0..100_000));
             let how = How::default().when_run(&ran);

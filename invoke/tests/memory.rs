@@ -7,11 +7,14 @@ mod common;
 
 use std::{
     cell::RefCell,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Barrier,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use common::run;
-use hg_invoke::{Buffer, Error, Fabric, Locator, Place, Synchronizer, rpc};
+use hg_invoke::{Buffer, Error, Fabric, Locator, Place, Synchronizer, Worker, rpc};
 
 thread_local! {
     static MINE: RefCell<Option<Buffer>> = const { RefCell::new(None) };
@@ -133,6 +136,45 @@ fn death(url: &str) {
         }
         worker.finish().unwrap();
     });
+}
+
+/// A worker that sleeps elsewhere, in a mutex say.
+fn absence(url: &str) {
+    let moved = Barrier::new(2);
+    run(url, (2, 1), &fabric(), |worker| {
+        MINE.set(Some(worker.allocate(LEN).unwrap()));
+        worker.quiesce().unwrap();
+        let other = Place { process: 1 - worker.place().process, thread: 0 };
+        let there = worker.call_return(other, locate, ()).unwrap().wait(&worker).unwrap().unwrap();
+        worker.quiesce().unwrap();
+        if worker.place().process == 0 {
+            let (own, len) = (worker.allocate(2 * LEN).unwrap(), LEN as u64);
+            own.write(0, &vec![7; LEN]).unwrap();
+            for get in [false, true] {
+                let done = Synchronizer::new();
+                let move_all = if get { Worker::get } else { Worker::put };
+                let range = if get { len..2 * len } else { 0..len };
+                move_all(&worker, &own, range, &there, 0, &done).unwrap();
+                done.wait(&worker).unwrap();
+            }
+            let mut back = vec![0; LEN];
+            own.read(len, &mut back).unwrap();
+            assert!(back.iter().all(|it| *it == 7));
+        }
+        moved.wait();
+        worker.quiesce().unwrap();
+        worker.finish().unwrap();
+    });
+}
+
+#[test]
+fn where_memory_is_shared_it_is_moved_without_its_owners_doing() {
+    absence("sm://");
+}
+
+#[test]
+fn where_a_route_shares_memory_it_is_moved_without_its_owners_doing() {
+    absence("sm+tcp://127.0.0.1");
 }
 
 over_each_transport! {

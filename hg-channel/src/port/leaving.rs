@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use hg_na::{Error as NaError, GoneReason, INLINE_MAX, Message, Op, Peer, QUIET};
+use hg_na::{
+    Begun, Descriptor, Direction, Error as NaError, GoneReason, INLINE_MAX, LocalSlice, Message,
+    Op, Peer, QUIET, RemoteSlice, Returned, Transit,
+};
 
 use super::{Connection, Event, Link, Port, State, Way};
 use crate::{
@@ -275,25 +278,73 @@ impl<N> Port<N> {
         Message::copied(&bytes)
     }
 
+    /// Moves bytes between this process and that of another end: at once, where this side can do so by itself, or else by the transport's rounds.
     pub(super) fn transfer(
         &mut self,
         with: u32,
         token: u64,
-        op: impl FnOnce(Peer) -> Op,
+        direction: Direction,
+        local: LocalSlice,
+        remote: RemoteSlice,
     ) -> Result<(), Error> {
-        let at = self.link_to(with)?;
-        let peer = match self.links[at as usize].way {
-            Way::Peer(peer) => peer,
-            // To oneself, or to a thread of one's own process: the context is its own peer.
-            Way::Near => self.context.lookup(&self.directory.addresses[with as usize])?,
-            Way::None | Way::Left | Way::Gone(_) => return Err(Error::Full(with)),
-        };
+        let (at, peer) = self.peer_of(with)?;
         self.links[at as usize].is_active = true;
-        match self.context.post(TRANSFER | token, op(peer)) {
+        let begun = self.context.begin(&Transit {
+            direction,
+            peer,
+            local: local.region().as_ref(),
+            local_offset: local.offset(),
+            remote: remote.descriptor(),
+            remote_offset: remote.offset(),
+            len: local.len(),
+            may_wait: true,
+        });
+        // What is not open yet may never be: the end of what was posted tells so.
+        if matches!(begun, Begun::Later) && self.links[at as usize].moves_by == Some(peer) {
+            return Err(Error::Full(with));
+        }
+        if begun.finish() {
+            self.links[at as usize].moves_by = Some(peer);
+            let returned = Returned::Slice(local);
+            self.ended.push(Event::Moved { token, result: Ok(()), returned });
+            return Ok(());
+        }
+        // Posting it tells why it was not done so, or does it in another way.
+        let op = match direction {
+            Direction::Put => Op::Put { to: peer, local, remote },
+            Direction::Get => Op::Get { from: peer, local, remote },
+        };
+        match self.context.post(TRANSFER | token, op) {
             Ok(_) => Ok(()),
-            Err(refused) if matches!(refused.error, NaError::Again) => Err(Error::Full(with)),
+            // A peer that is not known any more is gone: that is told once all was heard that it has sent.
+            Err(refused) if matches!(refused.error, NaError::Again | NaError::UnknownPeer) => {
+                Err(Error::Full(with))
+            }
             Err(refused) => Err(refused.error.into()),
         }
+    }
+
+    /// Who moves memory of an end's process.
+    fn peer_of(&mut self, end: u32) -> Result<(u32, Peer), Error> {
+        let at = self.link_to(end)?;
+        match self.links[at as usize].way {
+            Way::Peer(peer) => Ok((at, peer)),
+            // To oneself, or to a thread of one's own process: the context is its own peer.
+            Way::Near => Ok((at, self.context.lookup(&self.directory.addresses[end as usize])?)),
+            Way::None | Way::Left | Way::Gone(_) => Err(Error::Full(end)),
+        }
+    }
+
+    /// Reads memory of the process of this end here and now, where this side can do so by itself: `into` holds the bytes then, and anything
+    /// otherwise. [`Port::get`] tells why not.
+    pub fn fetch(&mut self, from: u32, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {
+        let Ok((at, peer)) = self.peer_of(from) else { return false };
+        self.links[at as usize].is_active = true;
+        let is_over = self.context.fetch(peer, remote, offset, into, true).finish();
+        if is_over {
+            self.links[at as usize].moves_by = Some(peer);
+        }
+        is_over
     }
 
     /// A peer has broken the protocol: its connection is closed, and its link ends.

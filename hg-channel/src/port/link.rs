@@ -40,6 +40,8 @@ pub(super) struct Link<N> {
     pub(super) is_owing: bool,
     /// Its connection is wanted though it is idle.
     pub(super) kept: u32,
+    /// By this connection this side has moved bytes by itself.
+    pub(super) moves_by: Option<Peer>,
     /// Something has gone since the port has looked for idle ones.
     pub(super) is_active: bool,
     /// Rounds of the port that had found nothing when the latest block came.
@@ -62,6 +64,7 @@ impl<N> Link<N> {
             is_unflushed: false,
             is_owing: false,
             kept: 0,
+            moves_by: None,
             is_active: true,
             rounds_in_vain: 0,
             ending: None,

@@ -255,7 +255,7 @@ impl Worker {
     }
 
     fn piece_max(&self) -> u64 {
-        self.common.domain.caps().max_transfer.max(1)
+        self.common.domain.caps().max_transfer.clamp(1, PIECE_MAX)
     }
 
     /// Whether anything waits for the transport, or was read meanwhile.
@@ -368,3 +368,5 @@ impl Worker {
 
 /// Puts and gets that callers have waiting until the transport takes them.
 const MOVES_MAX: usize = 1024;
+/// Bytes of a transfer that the transport is given at a time: one that moves them at once begins as many after each round ([`hg_na::Context::begin`]).
+const PIECE_MAX: u64 = 1 << 20;

@@ -44,6 +44,10 @@ impl Worker {
 
     #[cold]
     fn run_behind(&self, block: Arrived<'_>) {
+        let from = block.from();
+        if self.stalled.borrow().has(from) {
+            self.look_ahead(from, block.bytes());
+        }
         let block = self.stalled.borrow_mut().wait_behind(block);
         if let Some(block) = block {
             self.run_from(block, 0, |_| Ok(()));
@@ -90,10 +94,12 @@ impl Worker {
         // A call that is lost is not passed over in silence: its sender is gone.
         if let Some(why) = why.or(self.blamed.take()) {
             self.port.borrow_mut().expel(from, why);
+            self.stalled.borrow_mut().ahead.lose(from);
             next = Next::Gone;
         }
         if self.is_reading.take() {
             let at = block.bytes().len() - left.len();
+            self.look_ahead_anew(from, left);
             self.stalled.borrow_mut().stall(block.keep(), at);
             return Next::Waits;
         }
@@ -252,6 +258,11 @@ pub(super) const LET_GO: u32 = SYSTEM | 13;
 
 /// Memory that was allocated for who says so is released.
 pub(super) const RELEASE: u32 = SYSTEM | 14;
+
+/// Whether a record is a call, of one worker, whose last argument is to be read first.
+pub(super) fn is_call_to_read(tag: u32) -> bool {
+    tag & (SYSTEM | BROADCAST | READ) == READ
+}
 
 /// What a call's tag becomes when it is withdrawn.
 pub(super) fn withdrawn(tag: u32) -> u32 {
