@@ -139,6 +139,7 @@ mod how;
 mod memory;
 mod numa;
 mod owed;
+mod patience;
 mod queues;
 mod quiet;
 mod remote;

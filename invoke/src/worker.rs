@@ -39,6 +39,7 @@ use crate::{
     held::{self, Held},
     numa::Node,
     owed::Owed,
+    patience::{Next, Patience},
     quiet::{Quiet, Shape},
     remote::Dropped,
     returned::Answers,
@@ -155,6 +156,8 @@ pub struct Worker {
     has_left: RefCell<Option<Error>>,
     now: Cell<Instant>,
     rounds: Cell<u32>,
+    /// Waits that are to sleep at once, since others want the core for long.
+    crowded: Cell<u32>,
     /// Where its thread is to run.
     node: Option<Node>,
     /// Of a worker, not of one of them: dropped last.
@@ -211,6 +214,7 @@ impl Worker {
             has_left: RefCell::new(None),
             now: Cell::new(Instant::now()),
             rounds: Cell::new(0),
+            crowded: Cell::new(0),
             common,
         }
     }
@@ -442,25 +446,33 @@ impl Worker {
     /// # Errors
     /// The answer's, and as [`Worker::progress`].
     pub fn wait_until<T>(&self, answer: impl Fn() -> Option<Result<T, Error>>) -> Result<T, Error> {
-        let mut empty = 0;
+        let mut patience = Patience::new(&self.crowded);
         loop {
             if let Some(answer) = answer() {
                 return answer;
             }
             if self.progress()? {
-                empty = 0;
-            } else if empty < SPIN_ROUNDS {
-                empty += 1;
-                if empty.is_multiple_of(YIELD_ROUNDS) {
+                patience.found();
+                continue;
+            }
+            match patience.found_nothing() {
+                Next::Poll => {}
+                Next::GiveWay => {
+                    let given = Instant::now();
                     std::thread::yield_now();
+                    patience.came_back(given.elapsed());
                 }
-            } else {
-                let slept = self.port.borrow_mut().sleep(Some(SLEEP_MAX));
-                slept.map_err(|error| Error::Setup(error.to_string()))?;
-                self.now.set(Instant::now());
-                self.release_dropped();
+                Next::Sleep => self.sleep()?,
             }
         }
+    }
+
+    fn sleep(&self) -> Result<(), Error> {
+        let slept = self.port.borrow_mut().sleep(Some(SLEEP_MAX));
+        slept.map_err(|error| Error::Setup(error.to_string()))?;
+        self.now.set(Instant::now());
+        self.release_dropped();
+        Ok(())
     }
 
     /// Makes progress until a future is ready: a [`Synchronizer`], a [`Returned`](crate::Returned), or any that somebody wakes.
@@ -580,8 +592,5 @@ impl Wake for Woken {
 /// have run a thousand calls, counts for more.
 const CLOCK_ROUNDS: u32 = 64;
 const BUSY_ROUND: u32 = 15;
-/// Empty rounds until a wait sleeps, and until it lets others run.
-const SPIN_ROUNDS: u32 = 2048;
-const YIELD_ROUNDS: u32 = 64;
 /// Longest sleep of a wait, after which it looks again.
 const SLEEP_MAX: Duration = Duration::from_millis(100);

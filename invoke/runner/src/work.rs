@@ -1,6 +1,7 @@
 //! One process of the run: its threads, and what becomes of them when a process dies.
 
 use std::{
+    cell::{Cell, RefCell},
     sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
@@ -245,12 +246,8 @@ impl Thread {
         while made < count {
             let at = self.aim.next();
             let to = self.places[at as usize];
-            while !self.writer.call(&self.worker, to, (at, is_timed), self.how)? {
-                self.came_back += 1;
-                if !self.worker.progress()? {
-                    thread::yield_now();
-                }
-                self.teller.job.check()?;
+            if !self.writer.call(&self.worker, to, (at, is_timed), self.how)? {
+                self.call_again(to, (at, is_timed))?;
             }
             made += 1;
             if made.is_multiple_of(self.every) {
@@ -269,6 +266,28 @@ impl Thread {
         self.made += made * each;
         self.counters.note_made(self.made);
         Ok(made * each)
+    }
+
+    /// Makes a call that has come back as soon as there is room for it.
+    #[cold]
+    fn call_again(&mut self, to: Place, word: (u32, bool)) -> Result<(), Error> {
+        let (worker, job, how) = (&self.worker, &self.teller.job, self.how);
+        let (writer, came_back) = (RefCell::new(&mut self.writer), Cell::new(1));
+        let made = worker.wait_until(|| {
+            if let Err(error) = job.check() {
+                return Some(Ok(Err(error)));
+            }
+            match writer.borrow_mut().call(worker, to, word, how) {
+                Ok(true) => Some(Ok(Ok(()))),
+                Ok(false) => {
+                    came_back.set(came_back.get() + 1);
+                    None
+                }
+                Err(error) => Some(Err(error)),
+            }
+        });
+        self.came_back += came_back.get();
+        made?.map_err(Error::from)
     }
 }
 
