@@ -105,9 +105,13 @@ impl Quiet {
         places.map(move |it| shape.end(it)).chain(self.services())
     }
 
-    /// Whether an end is the one above, or one below.
+    /// The one above, and those below.
+    pub(crate) fn beside(&self) -> impl Iterator<Item = u32> + use<> {
+        self.above().into_iter().chain(self.below())
+    }
+
     pub(crate) fn is_beside(&self, end: u32) -> bool {
-        self.above() == Some(end) || self.below().any(|it| it == end)
+        self.beside().any(|it| it == end)
     }
 
     /// The service threads that enter with this end, and report to it: of each process's first worker.

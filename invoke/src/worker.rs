@@ -512,12 +512,15 @@ impl Worker {
     fn lose(&self, end: u32, reason: &GoneReason, notices: Vec<Synchronizer>) {
         let process = self.place_of(end).process;
         let error = Error::Gone { process, why: reason.to_string().into() };
-        // Who has closed its worker keeps up only those who report to it, or to whom it reports.
-        let has_closed = *reason == GoneReason::Closed;
-        if has_closed && self.leaving.borrow().contains(&end) {
-            self.has_left.borrow_mut().get_or_insert_with(|| error.clone());
-        } else if !has_closed || self.quiet.borrow().is_beside(end) {
+        // Who has closed its worker keeps up only those who report to it, or to whom it reports; a death is named before that.
+        let is_leaving = self.leaving.borrow().contains(&end);
+        if !is_leaving && *reason != GoneReason::Closed {
             self.gone.borrow_mut().get_or_insert_with(|| error.clone());
+        } else if self.quiet.borrow().is_beside(end) {
+            self.has_left.borrow_mut().get_or_insert_with(|| error.clone());
+            if !is_leaving {
+                self.miss(&error);
+            }
         }
         let waiting = self.answers.borrow_mut().remove_all(end);
         let unread = self.unread.borrow_mut().remove_all(end);
@@ -563,6 +566,7 @@ impl Worker {
 impl Drop for Worker {
     /// Whoever waits for its calls, in other threads, waits no more.
     fn drop(&mut self) {
+        self.say_why();
         let why = "its worker has ended".into();
         let error = Error::Gone { process: self.place().process, why };
         self.port.get_mut().notices().into_iter().for_each(|it| it.count(Some(error.clone())));

@@ -84,6 +84,7 @@ fn process() {
         "busy" => killed_in_the_middle(rank, worker),
         "open" => killed_before(rank, worker),
         "barrier" => killed_before_a_barrier(worker),
+        "left" | "dropped" => killed_before_another_one_leaves(when, rank, worker),
         other => panic!("{other}"),
     }
     println!("\nended");
@@ -116,6 +117,29 @@ fn killed_before_a_barrier(worker: Worker) {
     assert!(matches!(error, Error::Gone { process: DEAD, .. }), "{error}");
     // Whoever has noticed it has told the others before it ends.
     worker.finish().unwrap();
+    println!("\nserved");
+    next_line();
+}
+
+/// Who has called it leaves, in good order or not; the other one has heard of neither when it enters a barrier, and is not connected with the dead one.
+fn killed_before_another_one_leaves(how: &str, rank: u32, worker: Worker) {
+    worker.quiesce().unwrap();
+    println!("\n{how}");
+    next_line();
+    if rank == 0 {
+        let dead = Place { process: DEAD, thread: 0 };
+        let called = || Some(Err(worker.call(dead, spread, (0,)).err()?));
+        let error = worker.wait_until::<()>(called).unwrap_err();
+        assert!(matches!(error, Error::Gone { process: DEAD, .. }), "{error}");
+    } else {
+        let error = worker.quiesce().unwrap_err();
+        assert!(matches!(error, Error::Gone { process: DEAD, .. }), "{error}");
+    }
+    if how == "left" {
+        worker.finish().unwrap();
+    } else {
+        drop(worker);
+    }
     println!("\nserved");
     next_line();
 }
@@ -209,10 +233,17 @@ fn killed(when: &str, url: &str, test: &str) {
     let mut dead = all.remove(DEAD as usize);
     dead.child.kill().unwrap();
     dead.child.wait().unwrap();
-    if when != "busy" {
-        all.iter_mut().for_each(|it| it.tell("go on"));
+    match when {
+        "busy" => {}
+        "left" | "dropped" => all.iter_mut().for_each(|it| {
+            it.tell("go on");
+            it.says("served");
+        }),
+        _ => all.iter_mut().for_each(|it| it.tell("go on")),
     }
-    all.iter_mut().for_each(|it| drop(it.says("served")));
+    if !matches!(when, "left" | "dropped") {
+        all.iter_mut().for_each(|it| drop(it.says("served")));
+    }
     // Both at once: who has called somebody ends when that one has taken it.
     all.iter_mut().for_each(|it| it.tell("end"));
     for it in &mut all {
@@ -230,6 +261,16 @@ fn service_threads_survive_another_process_that_is_killed() {
 #[test]
 fn a_process_that_is_killed_before_it_is_called_holds_nobody_up() {
     over_all("open", "a_process_that_is_killed_before_it_is_called_holds_nobody_up");
+}
+
+#[test]
+fn who_leaves_because_another_one_was_killed_is_not_blamed_for_it() {
+    over_all("left", "who_leaves_because_another_one_was_killed_is_not_blamed_for_it");
+}
+
+#[test]
+fn who_is_dropped_because_another_one_was_killed_is_not_blamed_for_it() {
+    over_all("dropped", "who_is_dropped_because_another_one_was_killed_is_not_blamed_for_it");
 }
 
 #[test]

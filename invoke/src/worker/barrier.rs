@@ -94,7 +94,9 @@ impl Worker {
         drop(quiet);
         let gone = self.gone.borrow().clone().or_else(|| self.has_left.borrow().clone())?;
         self.gone.borrow_mut().get_or_insert_with(|| gone.clone());
-        self.send_failure(&gone);
+        if !self.has_failed.replace(true) {
+            self.send_failure(&gone, self.quiet.borrow().beside());
+        }
         self.leave();
         Some(Err(gone))
     }
@@ -189,10 +191,7 @@ impl Worker {
 
     /// Whoever waits beside this worker in the barrier hears of it, too. Once: no barrier of theirs ends then.
     #[cold]
-    fn send_failure(&self, gone: &Error) {
-        if self.has_failed.replace(true) {
-            return;
-        }
+    fn send_failure(&self, gone: &Error, ends: impl Iterator<Item = u32>) {
         let (process, why) = match gone {
             Error::Gone { process, why } => (u64::from(*process), &**why),
             Error::Differ(why) => (DIFFER, &**why),
@@ -204,19 +203,35 @@ impl Worker {
         // That it fails is said in the shortest record; why, as far as there is room.
         let most = self.port.borrow().record_max().saturating_sub(size_of::<[u64; 2]>());
         let why = &why.as_bytes()[..why.len().min(WHY_MAX).min(most)];
-        let quiet = self.quiet.borrow();
-        let beside = quiet.above().into_iter().chain(quiet.below());
-        self.send_with(beside, FAILED, None, [process, witness.into()], why);
+        self.send_with(ends, FAILED, None, [process, witness.into()], why);
     }
 
     /// Those beside it are to know that it leaves in good order. Who has no connection, or no room, is not told, and sees no more than its end. What was
     /// said, as room was there, and is refused by the transport all the same, is waited for like a call.
     #[cold]
     pub(super) fn say_goodbye(&self) {
-        let quiet = self.quiet.borrow();
-        let beside = quiet.above().into_iter().chain(quiet.below());
-        let beside: Vec<u32> = beside.filter(|end| self.port.borrow().is_open(*end)).collect();
+        let beside = self.beside_open();
+        // Without that one no barrier ends: it is not this one who is to blame for that.
+        let gone = self.gone.borrow().clone().filter(|_| !self.has_failed.replace(true));
+        if let Some(gone) = gone {
+            self.send_failure(&gone, beside.iter().copied());
+        }
         self.send_to(beside.into_iter(), LEAVES, None, [0, 0]);
+    }
+
+    /// Of a worker that is dropped without that: those beside it are to know whom it has missed, as far as it leaves now.
+    #[cold]
+    pub(super) fn say_why(&self) {
+        let is_leaving = self.is_leaving.get() || self.has_failed.get();
+        if let Some(missed) = self.gone().filter(|_| !is_leaving) {
+            self.send_failure(&missed, self.beside_open().into_iter());
+            self.port.borrow_mut().send_all();
+        }
+    }
+
+    fn beside_open(&self) -> Vec<u32> {
+        let (beside, port) = (self.quiet.borrow().beside(), self.port.borrow());
+        beside.filter(|end| port.is_open(*end)).collect()
     }
 
     fn send_to(
