@@ -1,6 +1,6 @@
 //! Opens the workers of one process, and tells them where all others are.
 
-use std::sync::Arc;
+use std::{fmt::Display, sync::Arc};
 
 use hg_channel::{Directory, Limits, Near, Port};
 use hg_core::{
@@ -350,22 +350,32 @@ fn compare(
 ) -> Result<(), Error> {
     for (rank, other) in all.iter().enumerate() {
         if let Some((what, there, here)) = own.bounds.differ(&other.bounds) {
-            let both = format!("{there} in process {rank}, and {here} in process {me}");
-            return Err(Error::Setup(format!(
-                "the {what} is to be the same everywhere: it is {both}"
-            )));
+            return Err(is_to_be_the_same(what, (rank, &there), (me, &here)));
         }
         if let Some(why) = functions.differ(&other.functions) {
             return Err(Error::Setup(format!("process {rank} {why}")));
         }
-        let shape = |it: &Introduction| (it.threads, it.nodes.len(), it.addresses.len());
-        if shape(other) != shape(own) {
-            let of = |it: &Introduction| format!("{} workers of {}", it.threads, it.nodes.len());
-            let both = format!("{} threads, and process {me} {}", of(other), of(own));
-            return Err(Error::Setup(format!("process {rank} has {both}")));
+        let services = |it: &Introduction| it.nodes.len().saturating_sub(usize::from(it.threads));
+        for (what, there, here) in [
+            ("number of `Fabric::threads`", usize::from(other.threads), usize::from(own.threads)),
+            ("number of `Fabric::services`", services(other), services(own)),
+            ("number of addresses", other.addresses.len(), own.addresses.len()),
+        ] {
+            if there != here {
+                return Err(is_to_be_the_same(what, (rank, &there), (me, &here)));
+            }
         }
     }
     Ok(())
+}
+
+fn is_to_be_the_same(
+    what: &str,
+    (rank, there): (usize, &dyn Display),
+    (me, here): (u32, &dyn Display),
+) -> Error {
+    let both = format!("{there} in process {rank}, and {here} in process {me}");
+    Error::Setup(format!("the {what} is to be the same everywhere: it is {both}"))
 }
 
 fn plugin_of(url: &Address) -> Result<Box<dyn Plugin>, Error> {

@@ -66,7 +66,10 @@ fn bounds_that_differ_are_named() {
         }
     }
     for said in opened([(Fabric::new().threads(3), "sm://"), (Fabric::new(), "sm://")]) {
-        assert!(said.contains("3 workers of 3") && said.contains("1 workers of 1"), "{said}");
+        assert!(said.contains("`Fabric::threads`") && said.contains("3 in process 0"), "{said}");
+    }
+    for said in opened([(Fabric::new().services(2), "sm://"), (Fabric::new(), "sm://")]) {
+        assert!(said.contains("`Fabric::services`") && said.contains("2 in process 0"), "{said}");
     }
 }
 
