@@ -10,7 +10,7 @@ use std::{
     os::unix::process::ExitStatusExt as _,
     process::{Child, Command, Stdio},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -406,33 +406,50 @@ fn start(left: u32, url: &str, others: [&End; 2]) -> (Child, End) {
     (child, End::elsewhere(address, area))
 }
 
+/// Some at a time: to start a process is to wait, over libfabric.
 fn a_process_at_every_step(url: &str, stride: u32) {
-    for left in steps_of(stride) {
-        let _watchdog = Watchdog::start();
-        let (first, last) = (End::open(url, 0), End::open(url, 2));
-        let (mut child, victim) = start(left, url, [&first, &last]);
-        let mut steps = Steps::new([first, victim, last], 0, |_| {});
-        steps.both_phases();
-        drop(child.stdin.take());
-        let mut ended = None;
-        // It may wait for what the others have to say still.
-        watchdog::until("the victim has ended", || {
-            for at in 0..3 {
-                let _dead = steps.round(at);
-            }
-            ended = child.try_wait().unwrap();
-            ended.is_some()
-        });
-        let ended = ended.unwrap();
-        let has_died = ended.signal() == Some(Signal::SIGKILL as i32);
-        assert!(has_died || ended.success(), "killed or served, after {left}: {ended}");
-        steps.verify(has_died);
-        if !has_died {
-            assert!(left > 40, "there are so many steps at least: {left}");
-            return;
+    let (steps, has_survived) = (Mutex::new(steps_of(stride)), AtomicBool::new(false));
+    let next = || steps.lock().unwrap().next().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..LANES {
+            scope.spawn(|| {
+                while !has_survived.load(Ordering::Relaxed) {
+                    let left = next();
+                    if !is_killed(url, left) {
+                        assert!(left > 40, "there are so many steps at least: {left}");
+                        has_survived.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
         }
-    }
+    });
 }
+
+/// Whether there was such a step.
+fn is_killed(url: &str, left: u32) -> bool {
+    let _watchdog = Watchdog::start();
+    let (first, last) = (End::open(url, 0), End::open(url, 2));
+    let (mut child, victim) = start(left, url, [&first, &last]);
+    let mut steps = Steps::new([first, victim, last], 0, |_| {});
+    steps.both_phases();
+    drop(child.stdin.take());
+    let mut ended = None;
+    // It may wait for what the others have to say still.
+    watchdog::until("the victim has ended", || {
+        for at in 0..3 {
+            let _dead = steps.round(at);
+        }
+        ended = child.try_wait().unwrap();
+        ended.is_some()
+    });
+    let ended = ended.unwrap();
+    let has_died = ended.signal() == Some(Signal::SIGKILL as i32);
+    assert!(has_died || ended.success(), "killed or served, after {left}: {ended}");
+    steps.verify(has_died);
+    has_died
+}
+
+const LANES: usize = 4;
 
 /// The same tests over each transport.
 macro_rules! suite {
@@ -457,7 +474,7 @@ macro_rules! suite {
 
 suite!(sm, hg_na_sm::SmPlugin, "sm://", (1, 1));
 suite!(tcp, hg_na_tcp::TcpPlugin, "tcp://127.0.0.1", (1, 1));
-suite!(ofi_tcp, hg_na_ofi::OfiPlugin, "ofi+tcp://127.0.0.1", (2, 7));
+suite!(ofi_tcp, hg_na_ofi::OfiPlugin, "ofi+tcp://127.0.0.1", (2, 3));
 
 /// The plugin of a process, by the address that it is told.
 fn plugin_of(url: &str) -> Box<dyn Plugin> {
