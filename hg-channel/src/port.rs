@@ -8,6 +8,7 @@ mod link;
 mod tests;
 
 use std::{
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -124,10 +125,12 @@ pub struct Port<N> {
     /// Links whose sender is to be told.
     owing: Vec<u32>,
     due: Vec<N>,
-    ended: Vec<Event<'static, N>>,
+    ended: VecDeque<Event<'static, N>>,
     ending: Vec<Ending>,
     /// Rounds that have found nothing.
     rounds_in_vain: u64,
+    /// What this side moves by itself may wait for memory of another process.
+    may_wait: bool,
     /// Memory of some peers can be viewed: the context says of which.
     has_views: bool,
     /// Bytes by which the windows of all links are longer than at first.
@@ -176,9 +179,10 @@ impl<N> Port<N> {
             unflushed: Vec::new(),
             owing: Vec::new(),
             due: Vec::new(),
-            ended: Vec::new(),
+            ended: VecDeque::new(),
             ending: Vec::new(),
             rounds_in_vain: 0,
+            may_wait: true,
             has_views: false,
             widened: 0,
             idle_at: None,
@@ -465,11 +469,12 @@ impl<N> Port<N> {
     }
 
     /// Writes registered bytes into memory of the process of this end. Its end is [`Event::Moved`] with the same token: of the next round, where
-    /// this side moves them by itself (`sm`), which takes no doing of that end. The kernel may wait for that process's memory meanwhile
-    /// ([`hg_na::Mover::run`]).
+    /// this side moves them by itself (`sm`), which takes no doing of that end. The kernel waits meanwhile for that process's memory: for ever, as
+    /// long as that does not come ([`hg_na::Mover::run`]), unless [`Port::wait_for_no_memory`] was called.
     ///
     /// # Errors
-    /// [`Error::Gone`], [`Error::Transport`].
+    /// [`Error::Gone`], [`Error::Transport`]; [`Error::Full`]: the transport has no room, or the events of 1,024 that are over were not taken yet.
+    /// Nothing has begun then; after the next round there may be room.
     pub fn put(
         &mut self,
         to: u32,
@@ -492,6 +497,12 @@ impl<N> Port<N> {
         remote: RemoteSlice,
     ) -> Result<(), Error> {
         self.transfer(from, token, Direction::Get, local, remote)
+    }
+
+    /// From here on nothing that this side moves by itself waits for memory of another process ([`hg_na::Transit::may_wait`]): the transport moves
+    /// it in another way. For an owner with a deadline, or for whose end somebody waits.
+    pub fn wait_for_no_memory(&mut self) {
+        self.may_wait = false;
     }
 
     /// Sleeps until something comes, [`Near::wake`], or until `limit` has passed. Not while events are left to be taken.

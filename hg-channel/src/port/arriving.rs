@@ -237,8 +237,8 @@ impl<N> Port<N> {
     #[inline]
     pub fn next<'a>(&mut self, batch: &'a mut Batch) -> Option<Event<'a, N>> {
         loop {
-            if !self.ended.is_empty() {
-                return Some(self.ended.remove(0));
+            if let Some(event) = self.ended.pop_front() {
+                return Some(event);
             }
             if let Some(from) = batch.glimpsed.take() {
                 let Some(sender) = self.message(from, &batch.glimpse) else { continue };

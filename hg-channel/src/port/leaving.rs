@@ -288,6 +288,9 @@ impl<N> Port<N> {
         remote: RemoteSlice,
     ) -> Result<(), Error> {
         let (at, peer) = self.peer_of(with)?;
+        if self.ended.len() >= ENDED_MAX {
+            return Err(Error::Full(with));
+        }
         self.links[at as usize].is_active = true;
         let begun = self.context.begin(&Transit {
             direction,
@@ -297,7 +300,7 @@ impl<N> Port<N> {
             remote: remote.descriptor(),
             remote_offset: remote.offset(),
             len: local.len(),
-            may_wait: true,
+            may_wait: self.may_wait,
         });
         // What is not open yet may never be: the end of what was posted tells so.
         if matches!(begun, Begun::Later) && self.links[at as usize].moves_by == Some(peer) {
@@ -306,7 +309,7 @@ impl<N> Port<N> {
         if begun.finish() {
             self.links[at as usize].moves_by = Some(peer);
             let returned = Returned::Slice(local);
-            self.ended.push(Event::Moved { token, result: Ok(()), returned });
+            self.ended.push_back(Event::Moved { token, result: Ok(()), returned });
             return Ok(());
         }
         // Posting it tells why it was not done so, or does it in another way.
@@ -340,7 +343,7 @@ impl<N> Port<N> {
     pub fn fetch(&mut self, from: u32, remote: &Descriptor, offset: u64, into: &mut [u8]) -> bool {
         let Ok((at, peer)) = self.peer_of(from) else { return false };
         self.links[at as usize].is_active = true;
-        let is_over = self.context.fetch(peer, remote, offset, into, true).finish();
+        let is_over = self.context.fetch(peer, remote, offset, into, self.may_wait).finish();
         if is_over {
             self.links[at as usize].moves_by = Some(peer);
         }
@@ -398,7 +401,7 @@ impl<N> Port<N> {
             self.context.forget(peer);
         }
         self.latest = None;
-        self.ended.push(Event::Gone { end, reason, notices });
+        self.ended.push_back(Event::Gone { end, reason, notices });
     }
 
     /// Ends the wait of this port's owner, from any thread.
@@ -407,3 +410,6 @@ impl<N> Port<N> {
         Arc::clone(&self.waiter)
     }
 }
+
+/// So many events that do not come from the transport wait to be taken, before a transfer is refused.
+const ENDED_MAX: usize = 1024;
