@@ -328,8 +328,8 @@ impl Worker {
                 Some(Event::Block(block)) => self.run(block),
                 Some(Event::Gone { end, reason, notices }) => self.lose(end, &reason, notices),
                 Some(Event::Moved { token, result, returned, .. }) => {
-                    drop(returned);
-                    self.moved(token, result);
+                    self.moved(token, result, returned);
+                    moved = true;
                 }
                 Some(_) => {}
             }
@@ -375,7 +375,8 @@ impl Worker {
         self.finish_until(None).map(|_| ())
     }
 
-    /// The same, and lets go after `most` whatever is left: somebody who takes nothing keeps nobody here. Says whether everything was sent.
+    /// The same, and lets go after `most` whatever is left: somebody who takes nothing, or whose memory does not come, keeps nobody here.
+    /// Says whether everything was sent.
     ///
     /// # Errors
     /// As [`Worker::progress`].
@@ -384,6 +385,7 @@ impl Worker {
     }
 
     fn finish_until(mut self, end: Option<Instant>) -> Result<bool, Error> {
+        end.inspect(|_| self.port.borrow_mut().wait_for_no_memory());
         self.release_dropped();
         self.say_goodbye();
         let has_left = self.leave_or(|| end.is_some_and(|end| end <= Instant::now()))?;
@@ -544,12 +546,9 @@ impl Worker {
     }
 
     fn tell_all_due(&self) {
-        loop {
-            let due = self.port.borrow_mut().due();
-            match due {
-                Some(synchronizer) => synchronizer.count(None),
-                None => return,
-            }
+        let next = || self.port.borrow_mut().due();
+        while let Some(synchronizer) = next() {
+            synchronizer.count(None);
         }
     }
 

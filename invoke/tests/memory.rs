@@ -167,6 +167,43 @@ fn absence(url: &str) {
     });
 }
 
+/// Without a round of whoever puts.
+fn many_small_ones(url: &str) {
+    run(url, (2, 1), &fabric(), |worker| {
+        MINE.set(Some(worker.allocate(64).unwrap()));
+        worker.quiesce().unwrap();
+        if worker.place().process == 0 {
+            let there = Place { process: 1, thread: 0 };
+            let there =
+                worker.call_return(there, locate, ()).unwrap().wait(&worker).unwrap().unwrap();
+            let (own, done) = (worker.allocate(64).unwrap(), Synchronizer::new());
+            let put = || worker.put(&own, 0..64, &there, 0, &done);
+            // It makes way for others.
+            put().unwrap();
+            done.wait(&worker).unwrap();
+            let taken = (0..4 * 1024).take_while(|_| match put() {
+                Ok(()) => true,
+                Err(Error::Full(_)) => false,
+                Err(other) => panic!("{other}"),
+            });
+            let taken = taken.count();
+            assert!((1024..4 * 1024).contains(&taken), "{taken} are taken");
+            done.wait(&worker).unwrap();
+            put().unwrap();
+            done.wait(&worker).unwrap();
+        }
+        worker.quiesce().unwrap();
+        worker.finish().unwrap();
+    });
+}
+
+#[test]
+fn puts_that_nobody_hears_the_end_of_are_refused_at_some_point() {
+    for url in ["sm://", "sm+tcp://127.0.0.1"] {
+        many_small_ones(url);
+    }
+}
+
 #[test]
 fn where_memory_is_shared_it_is_moved_without_its_owners_doing() {
     absence("sm://");

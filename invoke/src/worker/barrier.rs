@@ -106,6 +106,8 @@ impl Worker {
     pub(crate) fn serve(self, stage: &Stage) -> bool {
         // It was possible a moment ago; elsewhere it serves as well.
         let _ = self.bind();
+        // Whoever ends it waits for it, maybe until a deadline.
+        self.port.borrow_mut().wait_for_no_memory();
         let served = self.wait_until(|| {
             if self.is_asked.get() && self.take_part().is_some() {
                 self.is_asked.set(false);

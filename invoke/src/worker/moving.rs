@@ -3,7 +3,9 @@
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use hg_channel::Error as ChannelError;
-use hg_na::{Descriptor, Error as NaError, LocalSlice, Memory, Region, RemoteSlice, Rights};
+use hg_na::{
+    Descriptor, Error as NaError, LocalSlice, Memory, Region, RemoteSlice, Returned, Rights,
+};
 use hg_na_memory::zeroed_here;
 use rustc_hash::FxHashMap;
 
@@ -98,6 +100,11 @@ impl Moves {
         self.asked_for < MOVES_MAX
     }
 
+    /// Something waits for the transport, which nothing new overtakes.
+    pub(super) fn are_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// A piece has ended; the transfer, if it was the last one.
     fn end(&mut self, number: u64, failed: Option<Error>) -> Option<Transfer> {
         let transfer = self.transfers.get_mut(&number)?;
@@ -160,7 +167,8 @@ impl Worker {
     }
 
     /// Writes a range of one's own memory into that of another worker, from an offset on. `done` counts it, in one event, when it
-    /// is there; a call that is made then finds it.
+    /// is there; a call that is made then finds it. Over `sm://` this thread moves the bytes, by itself, here or in its progress. The kernel waits
+    /// for the other process's memory then: for ever, as long as that memory does not come ([`Worker::finish_within`] and service threads have the other side take part).
     ///
     /// # Errors
     /// [`Error::Memory`]: there are not so many bytes. [`Error::Full`]: too many puts and gets wait for the transport.
@@ -250,8 +258,12 @@ impl Worker {
         moves.transfers.insert(number, transfer);
         moves.asked_for += usize::from(is_asked_for);
         moves.waiting.push(end, Waiting { transfer: number, is_asked_for, slices, taken: 0 });
+        // Where something waits for another end, both have their turns in the next round.
+        let is_alone = moves.waiting.ends() == 1;
         drop(moves);
-        self.post_moves(Some(end));
+        if is_alone {
+            self.post_moves();
+        }
     }
 
     fn piece_max(&self) -> u64 {
@@ -267,12 +279,12 @@ impl Worker {
 
     /// Goes on with it. Whether anything ran.
     pub(super) fn move_on(&self) -> bool {
-        self.post_moves(None);
+        self.post_moves();
         self.run_what_was_read()
     }
 
-    /// Gives the transport what it takes, for one end or for all.
-    fn post_moves(&self, end: Option<u32>) {
+    /// Gives the transport what it takes.
+    fn post_moves(&self) {
         let piece_max = self.piece_max();
         let mut failed = Vec::new();
         let mut moves = self.moves.borrow_mut();
@@ -302,10 +314,7 @@ impl Worker {
             *asked_for -= usize::from(next.is_asked_for);
             Offered::Taken
         };
-        match end {
-            Some(end) => waiting.offer(end, take),
-            None => waiting.offer_all(take),
-        }
+        waiting.offer_all(take);
         drop((moves, port));
         for (transfer, end, error) in failed {
             let error = match error {
@@ -317,7 +326,8 @@ impl Worker {
     }
 
     /// The transport is done with one.
-    pub(super) fn moved(&self, token: u64, result: Result<(), NaError>) {
+    pub(super) fn moved(&self, token: u64, result: Result<(), NaError>, returned: Returned) {
+        drop(returned);
         let mut moves = self.moves.borrow_mut();
         let Some(number) = moves.under_way.remove(&token) else { return };
         let Some(end) = moves.transfers.get(&number).map(|it| it.end) else { return };

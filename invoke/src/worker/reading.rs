@@ -166,7 +166,9 @@ impl Worker {
         let begun = asked.room().and_then(|mut bytes| {
             let into = &mut bytes[asked.args.len()..];
             let Source { descriptor, offset, .. } = &asked.source;
-            if into.is_empty() || self.port.borrow_mut().fetch(from, descriptor, *offset, into) {
+            let is_first = || !self.moves.borrow().are_waiting();
+            let fetch = |into| self.port.borrow_mut().fetch(from, descriptor, *offset, into);
+            if into.is_empty() || is_first() && fetch(into) {
                 return Ok(ControlFlow::Break(bytes));
             }
             self.sides(asked, bytes).map(ControlFlow::Continue)
