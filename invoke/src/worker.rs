@@ -148,6 +148,8 @@ pub struct Worker {
     /// The first that was missed here, by a call, a result, or whoever was to be told: named where `gone` is none. No barrier fails for it: it may have
     /// left behind its end.
     missed: RefCell<Option<Error>>,
+    /// Of `gone`: its process has ended, as was found here.
+    has_died: Cell<bool>,
     /// Of `gone`, when another process has told of it: that one.
     heard: Cell<Option<u32>>,
     /// Ends beside this one in the barrier that have said that they leave in good order.
@@ -209,6 +211,7 @@ impl Worker {
             caller: Cell::new(me),
             gone: RefCell::new(None),
             missed: RefCell::new(None),
+            has_died: Cell::new(false),
             heard: Cell::new(None),
             leaving: RefCell::default(),
             has_left: RefCell::new(None),
@@ -517,7 +520,7 @@ impl Worker {
         // Who has closed its worker keeps up only those who report to it, or to whom it reports; a death is named before that.
         let is_leaving = self.leaving.borrow().contains(&end);
         if !is_leaving && *reason != GoneReason::Closed {
-            self.gone.borrow_mut().get_or_insert_with(|| error.clone());
+            self.find_gone(&error, *reason == GoneReason::Exited);
         } else if self.quiet.borrow().is_beside(end) {
             self.has_left.borrow_mut().get_or_insert_with(|| error.clone());
             if !is_leaving {
@@ -547,9 +550,7 @@ impl Worker {
 
     fn tell_all_due(&self) {
         let next = || self.port.borrow_mut().due();
-        while let Some(synchronizer) = next() {
-            synchronizer.count(None);
-        }
+        std::iter::from_fn(next).for_each(|it| it.count(None));
     }
 
     fn processes(&self) -> u32 {

@@ -85,6 +85,7 @@ fn process() {
         "open" => killed_before(rank, worker),
         "barrier" => killed_before_a_barrier(worker),
         "left" | "dropped" => killed_before_another_one_leaves(when, rank, worker),
+        "closed" => killed_after_another_one_was_closed(rank, worker),
         other => panic!("{other}"),
     }
     println!("\nended");
@@ -139,6 +140,26 @@ fn killed_before_another_one_leaves(how: &str, rank: u32, worker: Worker) {
         worker.finish().unwrap();
     } else {
         drop(worker);
+    }
+    println!("\nserved");
+    next_line();
+}
+
+/// Process 2 closes its worker, and lives: so barriers fail. Who is killed then is named by the next ones.
+fn killed_after_another_one_was_closed(rank: u32, worker: Worker) {
+    worker.quiesce().unwrap();
+    let worker = (rank != 2).then_some(worker);
+    if let Some(worker) = &worker {
+        let error = worker.quiesce().unwrap_err();
+        assert!(matches!(error, Error::Gone { process: 2, .. }), "{error}");
+    }
+    println!("\nclosed");
+    next_line();
+    if let Some(worker) = &worker {
+        let names_it = || matches!(worker.gone(), Some(Error::Gone { process: DEAD, .. }));
+        worker.wait_until(|| names_it().then_some(Ok(()))).unwrap();
+        let error = worker.quiesce().unwrap_err();
+        assert!(matches!(error, Error::Gone { process: DEAD, .. }), "{error}");
     }
     println!("\nserved");
     next_line();
@@ -276,6 +297,11 @@ fn who_is_dropped_because_another_one_was_killed_is_not_blamed_for_it() {
 #[test]
 fn a_barrier_names_a_process_that_was_killed_before_anybody_has_called_it() {
     over_all("barrier", "a_barrier_names_a_process_that_was_killed_before_anybody_has_called_it");
+}
+
+#[test]
+fn who_is_killed_is_named_before_who_was_closed_earlier() {
+    over_all("closed", "who_is_killed_is_named_before_who_was_closed_earlier");
 }
 
 fn over_all(when: &str, test: &str) {

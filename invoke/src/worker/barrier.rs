@@ -214,20 +214,42 @@ impl Worker {
     pub(super) fn say_goodbye(&self) {
         let beside = self.beside_open();
         // Without that one no barrier ends: it is not this one who is to blame for that.
-        let gone = self.gone.borrow().clone().filter(|_| !self.has_failed.replace(true));
-        if let Some(gone) = gone {
-            self.send_failure(&gone, beside.iter().copied());
+        if let Some(dead) = self.found_dead() {
+            self.send_failure(&dead, beside.iter().copied());
         }
         self.send_to(beside.into_iter(), LEAVES, None, [0, 0]);
     }
 
-    /// Of a worker that is dropped without that: those beside it are to know whom it has missed, as far as it leaves now.
+    /// Of a worker that is dropped without that: those beside it are to know whom it has found dead, as far as that leaves now.
     #[cold]
     pub(super) fn say_why(&self) {
-        let is_leaving = self.is_leaving.get() || self.has_failed.get();
-        if let Some(missed) = self.gone().filter(|_| !is_leaving) {
-            self.send_failure(&missed, self.beside_open().into_iter());
+        if !self.is_leaving.get()
+            && let Some(dead) = self.found_dead()
+        {
+            self.send_failure(&dead, self.beside_open().into_iter());
             self.port.borrow_mut().send_all();
+        }
+    }
+
+    /// What others are to hear outside of a barrier, once: not what is hearsay here, which whoever lies might spread so.
+    fn found_dead(&self) -> Option<Error> {
+        let is_due = self.has_died.get() && !self.has_failed.replace(true);
+        self.gone.borrow().clone().filter(|_| is_due)
+    }
+
+    /// An end is gone, as is found here. That its process `has_died` is named before what others have said, and before who has closed its worker.
+    #[cold]
+    pub(super) fn find_gone(&self, error: &Error, has_died: bool) {
+        let mut gone = self.gone.borrow_mut();
+        let is_news = match &*gone {
+            None => true,
+            Some(Error::Gone { .. }) => has_died && !self.has_died.get(),
+            Some(_) => false,
+        };
+        if is_news {
+            *gone = Some(error.clone());
+            self.has_died.set(has_died);
+            self.heard.set(None);
         }
     }
 
