@@ -359,6 +359,7 @@ fn compare(
         for (what, there, here) in [
             ("number of `Fabric::threads`", usize::from(other.threads), usize::from(own.threads)),
             ("number of `Fabric::services`", services(other), services(own)),
+            ("number of threads", other.nodes.len(), own.nodes.len()),
             ("number of addresses", other.addresses.len(), own.addresses.len()),
         ] {
             if there != here {

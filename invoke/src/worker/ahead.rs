@@ -45,15 +45,15 @@ impl Ahead {
         count < COUNT_MAX && bytes.saturating_add(len) <= BYTES_MAX
     }
 
-    /// Begins. `false`: it has begun already.
-    fn begin(&mut self, from: u32, call: u64, len: u64) -> bool {
+    /// Whether it has begun already.
+    fn has(&self, from: u32, call: u64) -> bool {
+        self.0.get(&from).is_some_and(|reads| reads.of.contains_key(&call))
+    }
+
+    fn begin(&mut self, from: u32, call: u64, len: u64) {
         let reads = self.0.entry(from).or_default();
-        let is_new = !reads.of.contains_key(&call);
-        if is_new {
-            reads.bytes += len;
-            reads.of.insert(call, (Read::UnderWay, len));
-        }
-        is_new
+        reads.bytes += len;
+        reads.of.insert(call, (Read::UnderWay, len));
     }
 
     /// It has its turn. None: it was not read ahead.
@@ -120,13 +120,14 @@ impl Worker {
         let asked = group.and_then(|group| self.asked(tag & !GROUP, group, bytes));
         let Ok(asked) = asked else { return Some(()) };
         let (Of::Call(call), len) = (asked.of, asked.source.len) else { return Some(()) };
+        if self.stalled.borrow().ahead.has(from, call) {
+            return Some(());
+        }
         if !self.stalled.borrow().ahead.has_room(from, len) {
             return None;
         }
-        let sides = asked.room().and_then(|bytes| self.sides(&asked, bytes));
-        if let Ok(sides) = sides
-            && self.stalled.borrow_mut().ahead.begin(from, call, len)
-        {
+        if let Ok(sides) = asked.room().and_then(|bytes| self.sides(&asked, bytes)) {
+            self.stalled.borrow_mut().ahead.begin(from, call, len);
             self.begin_reading(asked.reading(from), sides);
         }
         Some(())
