@@ -21,7 +21,8 @@
 //! job.leave()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! `examples/` has whole programs: a histogram, a sort, and word counts over files.
+//! `examples/` has whole programs: a histogram, a sort, and word counts over files. `shuffle-runner --plot FILE.svg -- PROGRAM` draws
+//! what the shuffles of any program do over time: where `HG_SHUFFLE_SAMPLES` names a folder, each leaves its samples there.
 //!
 //! # Threads
 //! A [`Shuffle`] is used from any number of threads. It has a thread for its engine, one for delivery unless that is inline, and
@@ -61,6 +62,7 @@ mod queue;
 mod room;
 pub mod route;
 mod rpc;
+mod samples;
 mod secret;
 mod sender;
 mod shuffle;

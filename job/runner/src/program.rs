@@ -66,12 +66,7 @@ fn run<P: Program>(program: &P) -> Result<ExitCode, P::Error> {
         && let Some(local) = program.local()?
     {
         say::if_debug();
-        let ended = local.on_waiting(say_waiting::<P>).run()?;
-        let report = ended.report();
-        if !report.is_empty() {
-            say(&format!("{}: {report}", P::NAME));
-        }
-        return Ok(ExitCode::from(ended.code()));
+        return Ok(start::<P>(local)?);
     }
     let job = Settings::new().on_waiting(say_waiting::<P>).connect()?;
     // Below `--local` the one that starts ranks has said it.
@@ -83,6 +78,19 @@ fn run<P: Program>(program: &P) -> Result<ExitCode, P::Error> {
         job.leave()?;
     }
     Ok(if verdict == Verdict::Well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Starts ranks, and waits for their ends, which it says where one was not good.
+///
+/// # Errors
+/// They could not be started.
+pub fn start<P: Program>(local: Local) -> Result<ExitCode, hg_job::Error> {
+    let ended = local.on_waiting(say_waiting::<P>).run()?;
+    let report = ended.report();
+    if !report.is_empty() {
+        say(&format!("{}: {report}", P::NAME));
+    }
+    Ok(ExitCode::from(ended.code()))
 }
 
 fn not_read<P: Program>(sentence: String) -> ExitCode {

@@ -1,6 +1,6 @@
 //! What the program may be told.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use hg_job::NodeMap;
 use hg_shuffle::{MESSAGE_MAX, Options};
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// only those that size the shuffle's queues go with it.
     #[arg(long, value_name = "MAP", conflicts_with_all = [
         "local", "force", "nodes", "count", "duration", "warm_up", "size", "skew", "target", "exponent", "with_self",
-        "delay", "plot", "local_url", "url", "setting", "no_key", "localsenderlimit", "remotesenderlimit", "deliverq_max",
+        "delay", "strangers", "plot", "local_url", "url", "setting", "no_key", "localsenderlimit", "remotesenderlimit", "deliverq_max",
         "deliverq_bytes_max", "deliverq_threshold", "linger", "delivery",
     ])]
     pub(crate) plan: Option<NodeMap>,
@@ -67,12 +67,19 @@ pub(crate) struct Arguments {
     /// but a thread with `--delay`].
     #[arg(long, value_enum)]
     delivery: Option<DeliveryBy>,
+    /// Beside the ranks, so many connections of strangers to the ports between nodes: silent, half said, and noise without end.
+    #[arg(long, value_name = "N", requires_all = ["local", "nodes"])]
+    pub(crate) strangers: Option<u32>,
     /// Prints one JSON object a rank, and one for all of them last; with --plan, one.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Draws the rate and the depths of the queues over time.
+    /// Draws the rate and the depths of the queues over time; also of another program, if one stands behind `--`.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
+    /// With --plot: runs this program instead, and draws what its shuffles do on this machine. With --local it gets so many
+    /// ranks; without, it may start its own, as the examples do, or be a launcher: `-- mpirun -n 4 PROGRAM`.
+    #[arg(last = true, value_name = "PROGRAM", requires = "plot", conflicts_with_all = OF_THE_RUN)]
+    pub(crate) program: Vec<OsString>,
     #[command(flatten)]
     shuffle: ShuffleArguments,
 }
@@ -321,8 +328,62 @@ impl Arguments {
     }
 }
 
+/// What another program is not told: all but where its ranks are.
+const OF_THE_RUN: [&str; 35] = [
+    "force",
+    "simulate",
+    "self_check",
+    "count",
+    "duration",
+    "warm_up",
+    "size",
+    "skew",
+    "target",
+    "exponent",
+    "with_self",
+    "delay",
+    "delivery",
+    "strangers",
+    "json",
+    "local_url",
+    "url",
+    "setting",
+    "no_key",
+    "localsenderlimit",
+    "remotesenderlimit",
+    "lomaxrpc",
+    "lomaxbytes",
+    "lobuftarget",
+    "lrmaxrpc",
+    "lrmaxbytes",
+    "lrbuftarget",
+    "rmaxrpc",
+    "rmaxbytes",
+    "rbuftarget",
+    "deliverq_max",
+    "deliverq_bytes_max",
+    "deliverq_threshold",
+    "linger",
+    "unbatched",
+];
 /// A year.
 const DURATION_MAX: f64 = 365.0 * 86_400.0;
 /// Messages of the warm-up, and their bytes at most, where nothing else is asked for.
 const WARM_UP: u64 = 10_000;
 const WARM_UP_BYTES_MAX: u64 = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn what_a_run_is_told_does_not_go_with_another_program() {
+        let command = Arguments::command();
+        let of_the_run = command.get_arguments().map(|argument| argument.get_id().as_str());
+        let of_others = ["local", "nodes", "plan", "plot", "program"];
+        let of_the_run: Vec<&str> = of_the_run.filter(|name| !of_others.contains(name)).collect();
+        assert_eq!(of_the_run, OF_THE_RUN);
+    }
+}

@@ -17,6 +17,8 @@ pub(crate) enum Error {
     Print(std::io::Error),
     #[error("--plot: {0} cannot be written: {1}")]
     Plot(std::path::PathBuf, std::io::Error),
+    #[error("{0} cannot be run: {1}")]
+    Program(String, std::io::Error),
     #[error("a rank's report cannot be read: {0}")]
     Report(#[from] serde_json::Error),
 }

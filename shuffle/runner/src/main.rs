@@ -4,6 +4,7 @@
 //! $ mpirun -n 4 shuffle-runner --count 1000000
 //! $ shuffle-runner --local 4 --nodes 2x2 --duration 5 --json
 //! $ shuffle-runner --plan 10000x32
+//! $ shuffle-runner --plot sort.svg -- target/release/examples/sort
 //! ```
 //!
 //! | module | what it is |
@@ -14,6 +15,8 @@
 //! | `work` | one rank |
 //! | `signal` | its state, when it is asked by `SIGUSR1` |
 //! | `samples` | what is looked at while it runs: the progress bar, and what is drawn |
+//! | `drawn` | another program whose samples are drawn |
+//! | `strangers` | connections of nobody's, beside the ranks |
 //! | `report` | what is printed at the end |
 //! | `room` | whether this machine can hold the ranks |
 
@@ -21,12 +24,14 @@
 
 mod aim;
 mod arguments;
+mod drawn;
 mod error;
 mod payload;
 mod report;
 mod room;
 mod samples;
 mod signal;
+mod strangers;
 mod work;
 
 use std::{io::Write as _, process::ExitCode};
@@ -39,7 +44,7 @@ use hg_job_runner::{
 };
 use hg_shuffle::route::{Plan, SimulatedStart};
 
-use crate::{arguments::Arguments, error::Error, work::NAME};
+use crate::{arguments::Arguments, error::Error, strangers::Strangers, work::NAME};
 
 fn main() -> ExitCode {
     program::main::<Arguments>()
@@ -57,10 +62,13 @@ impl Program for Arguments {
             say::unless_closed(write!(std::io::stdout(), "{text}")).map_err(Error::Print)?;
             return Ok(Some(ExitCode::SUCCESS));
         }
+        if let (Some(file), [program, words @ ..]) = (&self.plot, &self.program[..]) {
+            return drawn::run(self, file, (program, words)).map(Some);
+        }
         let Some(map) = &self.plan else {
             // Threads take this over, and so do ranks.
             signal::hold()?;
-            return Ok(None);
+            return self.beside_strangers();
         };
         let plan = Plan::new(map, &self.options()?);
         let mut text = if self.json { report::of_plan(&plan) } else { plan.to_string() };
@@ -87,6 +95,20 @@ impl Program for Arguments {
 
     fn work(&self, job: &Job) -> Result<Verdict, Error> {
         work::run(job, self)
+    }
+}
+
+impl Arguments {
+    /// Starts the ranks among strangers, if those are asked for.
+    fn beside_strangers(&self) -> Result<Option<ExitCode>, Error> {
+        let Some(count) = self.strangers.filter(|_| !Local::is_rank()) else { return Ok(None) };
+        let Some(local) = self.local()? else { return Ok(None) };
+        say::if_debug();
+        let strangers = Strangers::start(count, self.local.unwrap_or(0));
+        let strangers = strangers.map_err(|error| Error::Os("a thread", error))?;
+        let code = program::start::<Self>(local)?;
+        say::say(&format!("{NAME}: {}", strangers.end()));
+        Ok(Some(code))
     }
 }
 

@@ -1,6 +1,13 @@
-//! What the clock's thread does: batches that have lingered leave, and a callback that does not return is told.
+//! What the clock's thread does: batches that have lingered leave, a callback that does not return is told, and samples are taken
+//! where they are asked for.
+
+use std::time::Instant;
 
 use super::Inner;
+use crate::{
+    Statistics,
+    samples::{INTERVAL, Samples},
+};
 
 impl Inner {
     /// The clock's thread.
@@ -15,7 +22,20 @@ impl Inner {
             had_any = next.is_some();
             next.or(again)
         };
-        // Not by who makes progress: that one may stand in the callback itself, while all others sleep.
-        self.linger.run(look, (self.look_interval(), |now| self.look_at_callback(now)));
+        let mut samples = Samples::asked_for(self.routes.me());
+        let interval = self.look_interval();
+        let interval = if samples.is_some() { interval.min(INTERVAL) } else { interval };
+        let mut watch = |now| {
+            // Not by who makes progress: that one may stand in the callback itself, while all others sleep.
+            self.look_at_callback(now);
+            if let Some(samples) = samples.as_mut().filter(|samples| samples.is_due(now)) {
+                samples.take(now, &Statistics::of(self));
+            }
+        };
+        watch(Instant::now());
+        self.linger.run(look, (interval, watch));
+        if let Some(mut samples) = samples {
+            samples.take(Instant::now(), &Statistics::of(self));
+        }
     }
 }

@@ -9,6 +9,7 @@ mod apart;
 mod cables;
 mod common;
 mod daemons;
+mod drawn;
 mod faults;
 #[expect(dead_code, reason = "shared with other tests, which need more")]
 #[path = "../../../../tests/hosts/hosts.rs"]
@@ -21,5 +22,6 @@ mod nodes;
 mod running;
 #[path = "../../../../job/tests/launchers/slurm_daemons.rs"]
 mod slurm_daemons;
+mod strangers;
 
 const RUNNER: &str = env!("CARGO_BIN_EXE_shuffle-runner");
