@@ -7,6 +7,7 @@
 //! | `shuffle_unbatched` | the same, no message waits for others to fill a batch                     |
 //! | `openmpi_batched`   | the same batches over Open MPI, as `direct.c` has it; `mpich_batched` MPICH|
 //! | `openmpi_isend`     | one `MPI_Isend` for each message; `mpich_isend` over MPICH                |
+//! | `shuffle_..._among_strangers` | with `--strangers N`: so many connect to the ranks' ports meanwhile |
 //! | `shuffle_..._processor` | processor time a message, of all ranks, in the runs of `shuffle_...`  |
 //!
 //! Everything is taken in turns, so that a ratio is of the same moments. All ranks check every message, and time one in 64; those over
@@ -57,6 +58,9 @@ pub(crate) struct Arguments {
     /// The runner alone, beside two busy loops: each run, and the slowest one in proportion to the median.
     #[arg(long)]
     busy: bool,
+    /// The shuffle once more while so many connections of strangers come to the ports of its ranks, beside itself without.
+    #[arg(long, value_name = "N", requires = "nodes", conflicts_with = "busy")]
+    strangers: Option<u32>,
     /// Whether ranks send messages to themselves, too: ours and those over MPI.
     #[arg(long = "self", value_parser = ["yes", "no"], default_value = "yes")]
     with_self: String,
@@ -112,6 +116,13 @@ pub(crate) fn run(arguments: &Arguments, json: bool) -> Result<(), Error> {
             turns.line(move |taken| taken.beside(own, copies));
         }
         turns.line(move |taken| taken.figure(time));
+        if let Some(count) = arguments.strangers {
+            let words = [arguments.words(batch), vec!["--strangers".into(), count.to_string()]];
+            let name = format!("{name}_among_strangers");
+            let among = outside(name, runner.clone().into_os_string(), words.concat());
+            let among = turns.add(among);
+            turns.line(move |taken| taken.beside(among, own));
+        }
         for program in &built {
             let Arguments { ranks, size, seconds, .. } = arguments;
             let with_self = arguments.with_self.clone();

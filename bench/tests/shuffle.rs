@@ -90,6 +90,22 @@ fn between_imitated_nodes_it_stands_in_the_same_figures() {
 }
 
 #[test]
+fn among_strangers_it_stands_beside_itself_without_them() {
+    let runner = runner();
+    let words = ["shuffle", "--nodes", "1+1", "--ranks", "2", "--seconds", "0.05", "--no-mpi"];
+    let own = ["--repetitions", "1", "--strangers", "3", "--runner"];
+    let path = [runner.to_str().expect("a path that is text")];
+    let lines = lines(&[&words[..], &own, &path].concat());
+    for figure in ["shuffle_batched", "shuffle_unbatched"] {
+        let among = format!("{figure}_among_strangers");
+        let line = lines.iter().find(|line| line["figure"] == among[..]);
+        let line = line.unwrap_or_else(|| panic!("{among}: {lines:?}"));
+        assert_eq!(line["limit"], figure, "{line}");
+        assert!(line["ratio"].as_f64() > Some(0.0), "{line}");
+    }
+}
+
+#[test]
 fn each_run_beside_busy_loops_is_a_line_and_the_slowest_stands_beside_the_median() {
     let runner = runner();
     let words = ["shuffle", "--ranks", "2", "--seconds", "0.05", "--repetitions", "3", "--busy"];
