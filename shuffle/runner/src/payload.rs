@@ -146,19 +146,23 @@ impl Reader {
     }
 }
 
-/// Nanoseconds that it takes to make a message and to check it, between which it is copied as on its way: the least of several runs.
+/// Nanoseconds that it takes to make a message and to check it, by batches as in a run: a batch is made, each message copied behind the
+/// one before, and then checked. The least of several runs.
 pub(crate) fn cost(size: usize) -> f64 {
     let count = (COST_BYTES / size as u64).clamp(COST_COUNT_MIN, COST_COUNT_MAX);
     let (mut writer, mut reader) = (Writer::new(size, (0, 1)), Reader::new(1));
-    let mut batch = Vec::with_capacity(size);
+    let messages = (COST_BATCH / size).max(1);
+    let mut batch = Vec::with_capacity(messages * size);
+    let batches = count.div_ceil(messages as u64);
     let runs = (0..COST_RUNS).map(|_| {
         let begin = nanoseconds();
-        for _ in 0..count {
+        for _ in 0..batches {
             batch.clear();
-            batch.extend_from_slice(writer.next(0));
-            reader.take(0, TIMED_RUN, black_box(&batch));
+            (0..messages).for_each(|_| batch.extend_from_slice(writer.next(0)));
+            let made = black_box(&batch);
+            made.chunks_exact(size).for_each(|message| reader.take(0, TIMED_RUN, message));
         }
-        (nanoseconds() - begin) as f64 / count as f64
+        (nanoseconds() - begin) as f64 / (batches * messages as u64) as f64
     });
     let least = runs.fold(f64::INFINITY, f64::min);
     assert_eq!(reader.wrong, Wrong::default(), "what was made is whole");
@@ -231,6 +235,8 @@ fn nanoseconds() -> u64 {
 
 /// Bytes from which on the filling has a sum of its own.
 const SHORT: usize = 256;
+/// Bytes of a batch of [`cost`], as by default.
+const COST_BATCH: usize = 16 << 10;
 /// Of one run of [`cost`]: bytes, and messages at least and at most; and runs.
 const COST_BYTES: u64 = 64 << 20;
 const COST_COUNT_MIN: u64 = 10;
