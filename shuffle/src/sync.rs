@@ -1,4 +1,7 @@
-//! Locks and atomics of the standard library, or `loom`'s under `cfg(loom)`.
+//! Locks and atomics of the standard library, or `loom`'s under `cfg(loom)`; labelled fences.
+//!
+//! Every fence that a protocol needs carries a label. Under `cfg(loom)` the environment variable `HG_WEAKEN=LABEL` takes
+//! that one away: a model in `tests/loom.rs` must then fail.
 
 #[cfg(not(loom))]
 mod imp {
@@ -10,6 +13,12 @@ mod imp {
         },
         thread::{self, ThreadId},
     };
+
+    /// A `SeqCst` fence.
+    #[inline(always)]
+    pub(crate) fn fence(_label: &'static str) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
 
     /// Waits, but not for longer than this.
     pub(crate) fn wait_for<'a, T>(
@@ -32,7 +41,10 @@ mod imp {
 
 #[cfg(loom)]
 mod imp {
-    use std::{sync::PoisonError, time::Duration};
+    use std::{
+        sync::{OnceLock, PoisonError},
+        time::Duration,
+    };
 
     pub(crate) use loom::{
         sync::{
@@ -41,6 +53,14 @@ mod imp {
         },
         thread::{self, ThreadId},
     };
+
+    pub(crate) fn fence(label: &'static str) {
+        static WEAKENED: OnceLock<Option<String>> = OnceLock::new();
+        let weakened = WEAKENED.get_or_init(|| std::env::var("HG_WEAKEN").ok());
+        if weakened.as_deref() != Some(label) {
+            loom::sync::atomic::fence(Ordering::SeqCst);
+        }
+    }
 
     /// The limit passes at once: a notification may come before, or be missed.
     pub(crate) fn wait_for<'a, T>(
@@ -64,6 +84,6 @@ mod imp {
 }
 
 pub(crate) use imp::{
-    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, thread,
-    wait_for, wait_idle,
+    AtomicBool, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, ThreadId, fence,
+    thread, wait_for, wait_idle,
 };

@@ -8,20 +8,22 @@
 //! |---|---|
 //! | H1 `helper.store(true)` | S1 `is_aside.store(false)` |
 //! | H2 `is_aside.load`: unless it is, interrupt the progress | S2 `helper.load`: stand aside again, or make progress |
-//! | H3 `helper.store(false)` | S3 look again after a while, at the latest after [`GRACE_MAX`] |
+//! | H3 `helper.store(false)`, fence | S3 `is_deep.store(true)`, fence |
+//! | H4 `others.load`, `is_deep.load`: call it back | S4 `helper.load`: sleep |
 //!
-//! No wake-up can be lost: the thread sleeps for so long at most. H1 to S2 are for speed: where a helper and the thread miss
-//! each other, both make progress, one after the other, until something comes. An interrupt that comes before the progress which
-//! it means ends that one's first round; one that was taken by somebody else delays a helper until the next message, and loses
-//! nothing: whoever makes room that a helper waits for interrupts the progress itself.
+//! H3 to S4 lose no wake-up: either the leaving helper sees that the thread sleeps without a limit, or that one sees that it
+//! has left. H1 to S2 are for speed: where a helper and the thread miss each other, both make progress, one after the other,
+//! until something comes. An interrupt that comes before the progress which it means ends that one's first round; one
+//! that was taken by somebody else delays a helper until the next message, and loses nothing: whoever makes room that a
+//! helper waits for interrupts the progress itself.
 //!
-//! `tests/loom.rs` searches it together with `room.rs`.
+//! `tests/loom.rs` searches it together with `room.rs`: without either fence it finds threads that nobody wakes.
 
 use std::time::Duration;
 
 use crate::{
-    lock::locked,
-    sync::{AtomicBool, AtomicU32, Condvar, Mutex, Ordering, wait_for},
+    lock::{locked, wait},
+    sync::{AtomicBool, AtomicU32, Condvar, Mutex, Ordering, fence, wait_for},
 };
 
 /// Who makes progress.
@@ -33,6 +35,7 @@ pub(crate) struct Turns {
     /// Helpers that have left.
     departures: AtomicU32,
     is_aside: AtomicBool,
+    is_deep: AtomicBool,
     /// The engine's thread was called back.
     is_called: Mutex<bool>,
     called: Condvar,
@@ -85,17 +88,27 @@ impl Turns {
     pub(crate) fn stand_aside(&self) {
         let mut is_called = locked(&self.is_called);
         self.is_aside.store(true, Ordering::SeqCst);
-        let mut grace = GRACE;
+        let mut unchanged = 0;
         while !std::mem::take(&mut *is_called) {
-            // Relaxed: one that is missed is seen the next time.
+            if unchanged == GRACES_UNTIL_DEEP {
+                // Relaxed: the fence orders it.
+                self.is_deep.store(true, Ordering::Relaxed);
+                fence("S3");
+                // S4
+                if self.is_helped() {
+                    is_called = wait(&self.called, is_called);
+                }
+                self.is_deep.store(false, Ordering::Relaxed);
+                unchanged = 0;
+                continue;
+            }
             let before = self.departures.load(Ordering::Relaxed);
-            is_called = wait_for(&self.called, (&self.is_called, is_called), grace); // S3
+            is_called = wait_for(&self.called, (&self.is_called, is_called), GRACE);
             let is_quiet = self.departures.load(Ordering::Relaxed) == before;
-            if is_quiet && !self.is_helped() {
+            if !self.is_helped() && is_quiet {
                 break;
             }
-            // A helper that stays waits for long.
-            grace = if is_quiet { GRACE_MAX.min(2 * grace) } else { GRACE };
+            unchanged = if is_quiet { unchanged + 1 } else { 0 };
         }
         self.is_aside.store(false, Ordering::SeqCst); // S1
     }
@@ -106,10 +119,15 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let turns = self.0;
         turns.departures.fetch_add(1, Ordering::Relaxed);
-        turns.helper.store(false, Ordering::SeqCst); // H3
-        // Relaxed: see `sleep`.
+        // Relaxed, here and in H4: the fence orders them.
+        turns.helper.store(false, Ordering::Relaxed);
+        fence("H3");
+        // H4
         if turns.others.load(Ordering::Relaxed) > 0 {
             turns.call_back();
+        } else if turns.is_deep.load(Ordering::Relaxed) {
+            drop(locked(&turns.is_called));
+            turns.called.notify_one();
         }
     }
 }
@@ -122,8 +140,8 @@ impl Drop for Sleeper<'_> {
 
 /// How long the engine's thread stays aside after the last helper has left.
 const GRACE: Duration = Duration::from_millis(1);
-/// How long it sleeps at most while one helper stays.
-const GRACE_MAX: Duration = Duration::from_millis(4);
+/// Times of [`GRACE`] that one helper takes before the thread stops looking.
+const GRACES_UNTIL_DEEP: u32 = if cfg!(loom) { 1 } else { 8 };
 
 #[cfg(not(loom))]
 #[cfg(test)]
@@ -157,14 +175,14 @@ mod tests {
                     aside.send(()).unwrap();
                 }
             });
-            let is_aside = || turns.is_aside.load(Ordering::SeqCst);
-            while !is_aside() {
+            // It stops looking after a while, and is called all the same.
+            while !turns.is_deep.load(Ordering::SeqCst) {
                 thread::yield_now();
             }
             assert!(back.try_recv().is_err());
             turns.call_back();
             back.recv().unwrap();
-            while !is_aside() {
+            while !turns.is_deep.load(Ordering::SeqCst) {
                 thread::yield_now();
             }
             drop(turn);

@@ -1,8 +1,9 @@
 //! Who waits is woken: threads that wait for room, the side's thread, and delivery, searched exhaustively up to a number
 //! of preemptions.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p hydrargyrum-shuffle --test loom`. A model fails when nobody can go on
-//! any more; limits of time are of no help: in the model of the engine they never pass, elsewhere they pass at once.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p hydrargyrum-shuffle --test loom`. With `HG_WEAKEN=H3` (or
+//! another label of the modules below) that fence is gone, and a model must fail. A model fails when nobody can go on any
+//! more. Limits of time are of no help: those of `wait_idle` and of the engine never pass, those of `wait_for` pass at once.
 #![cfg(loom)]
 
 #[path = "../src/inbox.rs"]
@@ -261,7 +262,8 @@ fn a_failure_wakes_senders_that_help_or_sleep() {
     });
 }
 
-/// What arrives while a sender helps, and when it has left, is taken by somebody: here by the side's thread.
+/// What arrives while a sender helps for long, and when it has left, is taken by somebody: here by the side's thread, that
+/// had stopped looking.
 #[test]
 fn what_comes_after_the_last_helper_is_taken_by_the_side_s_thread() {
     search(3, || {
