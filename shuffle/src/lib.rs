@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //! `examples/` has whole programs: a histogram, a sort, and word counts over files. `shuffle-runner --plot FILE.svg -- PROGRAM` draws
-//! what the shuffles of any program do over time: where `HG_SHUFFLE_SAMPLES` names a folder, each leaves its samples there.
+//! what those of any program's ranks on this machine do over time: where `HG_SHUFFLE_SAMPLES` names a folder, each leaves its samples there.
 //!
 //! # Threads
 //! A [`Shuffle`] is used from any number of threads. It has a thread for its engine, one for delivery unless that is inline, and

@@ -25,6 +25,7 @@ use crate::{
     queue::Queue,
     route::Routes,
     rpc::{From, Lane, arrive, watch, why},
+    samples::Samples,
     secret::Secret,
     stats::Statistics,
     transport::{self, Transport},
@@ -307,7 +308,8 @@ impl Shuffle {
         let (side, inner) = (Arc::clone(&self.side), Arc::clone(&self.inner));
         self.threads.push(spawn("shuffle progress", Box::new(move || side.run(&inner)))?);
         let inner = Arc::clone(&self.inner);
-        self.threads.push(spawn("shuffle clock", Box::new(move || inner.run_clock()))?);
+        let samples = Samples::asked_for(inner.routes.me());
+        self.threads.push(spawn("shuffle clock", Box::new(move || inner.run_clock(samples)))?);
         if self.inner.options.deliver_inline {
             self.inner.begin_inline(deliver);
             return Ok(());

@@ -11,7 +11,7 @@ use crate::{
 
 impl Inner {
     /// The clock's thread.
-    pub(crate) fn run_clock(&self) {
+    pub(crate) fn run_clock(&self, mut samples: Option<Samples>) {
         let linger = self.options.linger;
         let mut had_any = false;
         let look = |now| {
@@ -22,7 +22,6 @@ impl Inner {
             had_any = next.is_some();
             next.or(again)
         };
-        let mut samples = Samples::asked_for(self.routes.me());
         let interval = self.look_interval();
         let interval = if samples.is_some() { interval.min(INTERVAL) } else { interval };
         let mut watch = |now| {
