@@ -107,7 +107,12 @@ impl Arguments {
         let strangers = Strangers::start(count, self.local.unwrap_or(0));
         let strangers = strangers.map_err(|error| Error::Os("a thread", error))?;
         let code = program::start::<Self>(local)?;
-        say::say(&format!("{NAME}: {}", strangers.end()));
+        let (said, came) = strangers.end();
+        say::say(&format!("{NAME}: {said}"));
+        if count > 0 && came == 0 && code == ExitCode::SUCCESS {
+            let why = "none came: not all ranks listened at a port of IPv4, or not for long enough";
+            return Err(Error::Argument("strangers", why.to_owned()));
+        }
         Ok(Some(code))
     }
 }

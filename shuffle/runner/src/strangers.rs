@@ -44,8 +44,8 @@ impl Strangers {
         Ok(Self { shared, thread })
     }
 
-    /// What they did, in words.
-    pub(crate) fn end(self) -> String {
+    /// What they did, in words, and how often they came.
+    pub(crate) fn end(self) -> (String, u64) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         drop(self.shared.looking.lock().unwrap_or_else(PoisonError::into_inner));
         self.shared.ended.notify_all();
@@ -53,12 +53,13 @@ impl Strangers {
         drop(self.thread.join());
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let Shared { came, sent_away, descriptors, .. } = &*self.shared;
-        format!(
-            "strangers came {} times, and were sent away {} times; a rank had {} descriptors at most",
-            count(came),
+        let came = count(came);
+        let said = format!(
+            "strangers came {came} times, and were sent away {} times; a rank had {} descriptors at most",
             count(sent_away),
             count(descriptors)
-        )
+        );
+        (said, came)
     }
 }
 
@@ -104,7 +105,11 @@ impl Shared {
             if self.is_over.load(Ordering::Relaxed) {
                 return;
             }
-            let Ok(mut stream) = TcpStream::connect_timeout(door, INTERVAL) else { continue };
+            let Ok(mut stream) = TcpStream::connect_timeout(door, INTERVAL) else {
+                // A rank that has ended: at once.
+                self.waits();
+                continue;
+            };
             self.came.fetch_add(1, Ordering::Relaxed);
             if self.stays(&mut stream, way).is_err() {
                 self.sent_away.fetch_add(1, Ordering::Relaxed);
