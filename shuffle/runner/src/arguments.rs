@@ -67,7 +67,8 @@ pub(crate) struct Arguments {
     /// but a thread with `--delay`].
     #[arg(long, value_enum)]
     delivery: Option<DeliveryBy>,
-    /// Beside the ranks, so many connections of strangers to the ports between nodes: silent, half said, and noise without end.
+    /// Beside the ranks, so many connections of strangers to the ports between nodes: silent, half said, and noise
+    /// without end; `tcp` over IPv4. A run to which none came fails.
     #[arg(long, value_name = "N", requires_all = ["local", "nodes"])]
     pub(crate) strangers: Option<u32>,
     /// Prints one JSON object a rank, and one for all of them last; with --plan, one.
@@ -76,7 +77,7 @@ pub(crate) struct Arguments {
     /// Draws the rate and the depths of the queues over time; also of another program, if one stands behind `--`.
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
-    /// With --plot: runs this program instead, and draws what its shuffles do on this machine. With --local it gets so many
+    /// With --plot: runs this program instead, and draws what its ranks on this machine do. With --local it gets so many
     /// ranks; without, it may start its own, as the examples do, or be a launcher: `-- mpirun -n 4 PROGRAM`.
     #[arg(last = true, value_name = "PROGRAM", requires = "plot", conflicts_with_all = OF_THE_RUN)]
     pub(crate) program: Vec<OsString>,
@@ -329,8 +330,7 @@ impl Arguments {
 }
 
 /// What another program is not told: all but where its ranks are.
-const OF_THE_RUN: [&str; 35] = [
-    "force",
+const OF_THE_RUN: [&str; 34] = [
     "simulate",
     "self_check",
     "count",
@@ -382,7 +382,7 @@ mod tests {
     fn what_a_run_is_told_does_not_go_with_another_program() {
         let command = Arguments::command();
         let of_the_run = command.get_arguments().map(|argument| argument.get_id().as_str());
-        let of_others = ["local", "nodes", "plan", "plot", "program"];
+        let of_others = ["local", "force", "nodes", "plan", "plot", "program"];
         let of_the_run: Vec<&str> = of_the_run.filter(|name| !of_others.contains(name)).collect();
         assert_eq!(of_the_run, OF_THE_RUN);
     }

@@ -3,6 +3,7 @@
 use std::{
     ffi::OsString,
     fs, io,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     process::{self, Command, ExitCode},
 };
@@ -13,6 +14,7 @@ use hg_job_runner::{plot, program};
 use crate::{
     Error,
     arguments::Arguments,
+    room,
     samples::{self, Sample},
 };
 
@@ -28,6 +30,9 @@ pub(crate) fn run(
     }
     let not_written = |error| Error::Plot(file.to_owned(), error);
     plot::check(file).map_err(not_written)?;
+    if let Some(size) = arguments.local.filter(|_| !arguments.force) {
+        room::check(size, arguments.nodes.as_ref(), &arguments.options()?)?;
+    }
     let folder = Folder::new().map_err(|error| Error::Os("a folder for samples", error))?;
     let code = if let Some(size) = arguments.local {
         let local = Local::new(size).command(program, words).variable(SAMPLES, &folder.0);
@@ -60,16 +65,27 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> io::Result<Self> {
-        let path = std::env::temp_dir().join(format!("shuffle-runner-{}", process::id()));
-        fs::create_dir(&path)?;
-        Ok(Self(path))
+        let mut number = 0_u32;
+        loop {
+            let name = format!("shuffle-runner-{}-{number}", process::id());
+            let path = std::env::temp_dir().join(name);
+            match fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                // One that was killed has left it.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number += 1,
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// What each shuffle of each rank has left, from the first sample on.
     fn read(&self) -> io::Result<Vec<Vec<Sample>>> {
         let files = fs::read_dir(&self.0)?;
         let mut shuffles = files
-            .map(|file| Ok(fs::read_to_string(file?.path())?.lines().filter_map(parse).collect()))
+            .map(|file| {
+                let text = fs::read_to_string(file?.path())?;
+                Ok(text.split_inclusive('\n').filter_map(parse).collect())
+            })
             .collect::<io::Result<Vec<Vec<Sample>>>>()?;
         let begin = shuffles.iter().flatten().map(|sample| sample.time_us).min().unwrap_or(0);
         shuffles.iter_mut().flatten().for_each(|sample| sample.time_us -= begin);
@@ -83,9 +99,14 @@ impl Drop for Folder {
     }
 }
 
-/// `None`: not a whole line, as of a process that was killed.
+/// `None`: not a whole line, as the last one of a process that was killed.
 fn parse(line: &str) -> Option<Sample> {
-    let numbers = line.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>().ok()?;
+    let numbers = line
+        .strip_suffix('\n')?
+        .split(' ')
+        .map(str::parse)
+        .collect::<Result<Vec<u64>, _>>()
+        .ok()?;
     let [time_us, delivered, origin, network, relay, undelivered] = numbers[..] else {
         return None;
     };
@@ -94,3 +115,21 @@ fn parse(line: &str) -> Option<Sample> {
 
 /// Tells each shuffle of a program where to leave its samples.
 const SAMPLES: &str = "HG_SHUFFLE_SAMPLES";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_was_cut_is_no_sample() {
+        let whole = Sample { time_us: 10, delivered: 20, depths: [1, 2, 3, 45] };
+        assert_eq!(parse("10 20 1 2 3 45\n"), Some(whole));
+        assert_eq!(["10 20 1 2 3 4", "10 20 1 2\n", ""].map(parse), [None; 3]);
+    }
+
+    #[test]
+    fn a_folder_that_was_left_there_is_not_taken() {
+        let [first, second] = [Folder::new().unwrap(), Folder::new().unwrap()];
+        assert_ne!(first.0, second.0);
+    }
+}

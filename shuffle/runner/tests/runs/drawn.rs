@@ -11,15 +11,14 @@ use crate::{
 fn example(name: &str) -> String {
     let profile = PathBuf::from(RUNNER).parent().unwrap().to_owned();
     let example = profile.join("examples").join(name);
-    if !example.is_file() {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "-q", "-p", "hydrargyrum-shuffle", "--example", name]);
-        build.arg("--target-dir").arg(profile.parent().unwrap());
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success());
+    // Also where there is one, which may be of other sources.
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "-q", "-p", "hydrargyrum-shuffle", "--example", name]);
+    build.arg("--target-dir").arg(profile.parent().unwrap());
+    if !cfg!(debug_assertions) {
+        build.arg("--release");
     }
+    assert!(build.status().unwrap().success());
     example.to_str().unwrap().to_owned()
 }
 
@@ -86,6 +85,14 @@ fn samples_of_a_program_begin_with_nothing_and_end_with_all_that_was_delivered()
 }
 
 #[test]
+fn a_program_that_cannot_leave_samples_says_so_and_goes_on() {
+    let nowhere = [("HG_SHUFFLE_SAMPLES", "/no/folder")];
+    let outcome = run(&example("histogram"), &[], &nowhere);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.all());
+    assert!(outcome.err.contains("no samples of shuffles: /no/folder: "), "{}", outcome.all());
+}
+
+#[test]
 fn who_cannot_be_drawn_is_told_why() {
     let file = File::new("nothing.svg");
     for (words, said) in [
@@ -93,6 +100,8 @@ fn who_cannot_be_drawn_is_told_why() {
         (&["--", "/no/program"], "/no/program cannot be run: "),
         (&["--nodes", "1+1", "--", "true"], "--nodes: with another program it goes with --local"),
         (&["--size", "64", "--", "true"], "cannot be used with"),
+        (&["--local", "1000000", "--", "true"], "--local: "),
+        (&["--local", "2", "--force", "--", "true"], "no process of true has made a shuffle here"),
     ] {
         let outcome = run(RUNNER, &[&["--plot", file.text()], words].concat(), &[]);
         assert!(outcome.code != Some(0) && outcome.err.contains(said), "{}", outcome.all());
