@@ -92,7 +92,7 @@ fn between_imitated_nodes_it_stands_in_the_same_figures() {
 #[test]
 fn among_strangers_it_stands_beside_itself_without_them() {
     let runner = runner();
-    let words = ["shuffle", "--nodes", "1+1", "--ranks", "2", "--seconds", "0.05", "--no-mpi"];
+    let words = ["shuffle", "--nodes", "1+1", "--ranks", "2", "--seconds", "0.3", "--no-mpi"];
     let own = ["--repetitions", "1", "--strangers", "3", "--runner"];
     let path = [runner.to_str().expect("a path that is text")];
     let lines = lines(&[&words[..], &own, &path].concat());
