@@ -170,8 +170,12 @@ fn listener(pid: u32) -> Option<SocketAddr> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, local, _, LISTENS, .., inode] = words.get(..10)? else { return None };
         let is_own = own.contains(&format!("socket:[{inode}]"));
-        let port = u16::from_str_radix(local.split_once(':')?.1, 16).ok()?;
-        is_own.then_some((Ipv4Addr::LOCALHOST, port).into())
+        let (ip, port) = local.split_once(':')?;
+        // As the machine has it in memory.
+        let ip = Ipv4Addr::from(u32::from_str_radix(ip, 16).ok()?.to_ne_bytes());
+        let ip = if ip.is_unspecified() { Ipv4Addr::LOCALHOST } else { ip };
+        let port = u16::from_str_radix(port, 16).ok()?;
+        is_own.then_some((ip, port).into())
     })
 }
 

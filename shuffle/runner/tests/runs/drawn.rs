@@ -11,7 +11,9 @@ use crate::{
 fn example(name: &str) -> String {
     let profile = PathBuf::from(RUNNER).parent().unwrap().to_owned();
     let example = profile.join("examples").join(name);
-    // Also where there is one, which may be of other sources.
+    if example.is_file() {
+        return example.to_str().unwrap().to_owned();
+    }
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "-q", "-p", "hydrargyrum-shuffle", "--example", name]);
     build.arg("--target-dir").arg(profile.parent().unwrap());
