@@ -30,7 +30,7 @@ pub(crate) struct Samples {
     /// Since 1970, and when that was: a clock that is set moves no sample.
     begin: (Duration, Instant),
     interval: Duration,
-    taken: Option<Instant>,
+    taken: Instant,
 }
 
 impl Samples {
@@ -51,18 +51,21 @@ impl Samples {
             }
         };
         let begin = (UNIX_EPOCH.elapsed().unwrap_or_default(), Instant::now());
-        let (interval, lines) = (INTERVAL, Vec::new());
-        Some(Self { file: Some(file), lines, begin, interval, taken: None })
+        let (interval, lines, taken) = (INTERVAL, Vec::new(), begin.1);
+        let mut this = Self { file: Some(file), lines, begin, interval, taken };
+        // Of the start: the clock's thread may come to its first one after much was delivered.
+        this.push(format!("{} 0 0 0 0 0\n", begin.0.as_micros()));
+        Some(this)
     }
 
     /// Whether it is time for the next one.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.taken.is_none_or(|taken| now.saturating_duration_since(taken) >= self.interval)
+        now.saturating_duration_since(self.taken) >= self.interval
     }
 
     /// Takes one.
     pub(crate) fn take(&mut self, now: Instant, statistics: &Statistics) {
-        self.taken = Some(now);
+        self.taken = now;
         let time_us = (self.begin.0 + now.saturating_duration_since(self.begin.1)).as_micros();
         let Statistics { origin, network, relay, delivered, undelivered, .. } = *statistics;
         let [origin, network, relay] = [origin, network, relay].map(|queue| queue.unacknowledged);
@@ -127,8 +130,8 @@ mod tests {
         let path = env::temp_dir().join(format!("samples-{}", process::id()));
         let begin = (Duration::ZERO, Instant::now());
         let file = Some(File::create_new(&path).unwrap());
-        let mut samples =
-            Samples { file, lines: Vec::new(), begin, interval: INTERVAL, taken: None };
+        let (lines, interval, taken) = (Vec::new(), INTERVAL, begin.1);
+        let mut samples = Samples { file, lines, begin, interval, taken };
         (0..2000).for_each(|time| samples.push(format!("{time}\n")));
         let text = fs::read_to_string(&path).unwrap();
         fs::remove_file(&path).unwrap();
