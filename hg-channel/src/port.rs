@@ -13,9 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hg_na::{
-    Address, Caps, Context, Direction, GoneReason, LocalSlice, OpId, Peer, RemoteSlice, Waiter,
-};
+use hg_na::{Address, Caps, Context, GoneReason, LocalSlice, Op, OpId, Peer, RemoteSlice, Waiter};
 use rustc_hash::FxHashMap;
 
 pub use self::arriving::{Arrived, Batch, Event, Kept};
@@ -482,13 +480,13 @@ impl<N> Port<N> {
         local: LocalSlice,
         remote: RemoteSlice,
     ) -> Result<(), Error> {
-        self.transfer(to, token, Direction::Put, local, remote)
+        self.transfer(to, token, |to| Op::Put { to, local, remote })
     }
 
     /// Reads memory of the process of this end. Its end is [`Event::Moved`] with the same token: see [`Port::put`].
     ///
     /// # Errors
-    /// [`Error::Gone`], [`Error::Transport`].
+    /// Those of [`Port::put`].
     pub fn get(
         &mut self,
         from: u32,
@@ -496,7 +494,7 @@ impl<N> Port<N> {
         local: LocalSlice,
         remote: RemoteSlice,
     ) -> Result<(), Error> {
-        self.transfer(from, token, Direction::Get, local, remote)
+        self.transfer(from, token, |from| Op::Get { from, local, remote })
     }
 
     /// From here on nothing that this side moves by itself waits for memory of another process ([`hg_na::Transit::may_wait`]): the transport moves

@@ -85,7 +85,9 @@ impl Kind {
     }
 }
 
-/// Flags: which extensions are behind the fixed header.
+// Flags.
+
+/// An extension, as the next one.
 const DEADLINE: u8 = 1;
 const CHECKSUM: u8 = 8;
 /// No extension: the payload is a descriptor of the memory that holds the arguments or the result.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use hg_na::{
-    Begun, Descriptor, Direction, Error as NaError, GoneReason, INLINE_MAX, LocalSlice, Message,
-    Op, Peer, QUIET, RemoteSlice, Returned, Transit,
+    Begun, Descriptor, Error as NaError, GoneReason, INLINE_MAX, Message, Op, Peer, QUIET,
+    Returned, Transit,
 };
 
 use super::{Connection, Event, Link, Port, State, Way};
@@ -283,39 +283,32 @@ impl<N> Port<N> {
         &mut self,
         with: u32,
         token: u64,
-        direction: Direction,
-        local: LocalSlice,
-        remote: RemoteSlice,
+        op: impl FnOnce(Peer) -> Op,
     ) -> Result<(), Error> {
         let (at, peer) = self.peer_of(with)?;
         if self.ended.len() >= ENDED_MAX {
             return Err(Error::Full(with));
         }
         self.links[at as usize].is_active = true;
-        let begun = self.context.begin(&Transit {
-            direction,
-            peer,
-            local: local.region().as_ref(),
-            local_offset: local.offset(),
-            remote: remote.descriptor(),
-            remote_offset: remote.offset(),
-            len: local.len(),
-            may_wait: self.may_wait,
-        });
+        let op = op(peer);
+        let may_wait = self.may_wait;
+        let begun = op
+            .transit()
+            .map_or(Begun::No, |transit| self.context.begin(&Transit { may_wait, ..transit }));
         // What is not open yet may never be: the end of what was posted tells so.
         if matches!(begun, Begun::Later) && self.links[at as usize].moves_by == Some(peer) {
             return Err(Error::Full(with));
         }
-        if begun.finish() {
-            self.links[at as usize].moves_by = Some(peer);
-            let returned = Returned::Slice(local);
-            self.ended.push_back(Event::Moved { token, result: Ok(()), returned });
-            return Ok(());
-        }
-        // Posting it tells why it was not done so, or does it in another way.
-        let op = match direction {
-            Direction::Put => Op::Put { to: peer, local, remote },
-            Direction::Get => Op::Get { from: peer, local, remote },
+        let is_over = begun.finish();
+        let op = match op {
+            Op::Put { local, .. } | Op::Get { local, .. } if is_over => {
+                self.links[at as usize].moves_by = Some(peer);
+                let returned = Returned::Slice(local);
+                self.ended.push_back(Event::Moved { token, result: Ok(()), returned });
+                return Ok(());
+            }
+            // Posting it tells why it was not done so, or does it in another way.
+            op => op,
         };
         match self.context.post(TRANSFER | token, op) {
             Ok(_) => Ok(()),

@@ -20,7 +20,7 @@ use hg_na_memory::NotInherited;
 use hg_na_parts::{
     WaitSet,
     bounds::probes,
-    key::{Exchange, RECORD_MAX, Seal},
+    key::{Exchange, Seal},
 };
 use nix::{libc::MSG_NOSIGNAL, sys::epoll::EpollFlags};
 use socket2::{Socket, TcpKeepalive};
@@ -43,7 +43,8 @@ const PIECE_MIN: usize = 16 << 10;
 const SEALED_MAX: usize = 128 << 10;
 /// Plaintext of a record: it and its ciphertext lie in the first cache together, and little is copied where a read cuts it in two.
 const RECORD: usize = 16 << 10;
-const _: () = assert!(RECORD <= RECORD_MAX);
+#[cfg(feature = "tcp-key")]
+const _: () = assert!(RECORD <= hg_na_parts::key::RECORD_MAX);
 
 /// What the kernel is to tell of a socket, once for each time: what comes, and its end.
 pub(crate) const ARRIVALS: EpollFlags =

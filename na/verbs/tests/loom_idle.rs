@@ -187,6 +187,20 @@ impl Shared {
         let _card = self.complete();
         self.idle.deadline()
     }
+
+    /// Looks whenever its sleep ends, which it does a few times at most; then its own is not silent.
+    fn wakes_until_nothing_is_silent(&self, mut wakes: Option<Instant>) {
+        let mut rounds = 0;
+        while let Some(now) = wakes {
+            rounds += 1;
+            assert!(rounds < 5, "it wakes for ever");
+            self.looks(now);
+            wakes = self.sleeps();
+        }
+        let card = self.card.lock().unwrap();
+        let own = card.own.expect("it is in the queue");
+        assert!(card.signals.freed() >= own, "it stays silent");
+    }
 }
 
 /// What one posts, and sleeps then, is asked for, though the other makes no progress any more.
@@ -201,18 +215,9 @@ fn nothing_stays_silent_where_another(what: Does) {
         });
         shared.post(Who::Own);
         shared.looks(shared.start);
-        let mut wakes = shared.sleeps();
+        let wakes = shared.sleeps();
         other.join().unwrap();
-        let mut rounds = 0;
-        while let Some(now) = wakes {
-            rounds += 1;
-            assert!(rounds < 5, "it wakes for ever");
-            shared.looks(now);
-            wakes = shared.sleeps();
-        }
-        let card = shared.card.lock().unwrap();
-        let own = card.own.expect("it is in the queue");
-        assert!(card.signals.freed() >= own, "it stays silent");
+        shared.wakes_until_nothing_is_silent(wakes);
     });
 }
 
@@ -258,16 +263,7 @@ fn nothing_stays_silent_that_is_posted_during_a_sleep() {
             wakes = shared.sleeps();
         }
         other.join().unwrap();
-        let mut rounds = 0;
-        while let Some(now) = wakes {
-            rounds += 1;
-            assert!(rounds < 5, "it wakes for ever");
-            shared.looks(now);
-            wakes = shared.sleeps();
-        }
-        let card = shared.card.lock().unwrap();
-        let own = card.own.expect("it is in the queue");
-        assert!(card.signals.freed() >= own, "it stays silent");
+        shared.wakes_until_nothing_is_silent(wakes);
     });
 }
 
