@@ -6,6 +6,7 @@
 //! | who | what |
 //! |---|---|
 //! | the background thread, or one that waits without a deadline for a transfer with the same peer, when it has the role | takes the next piece, gives the role back (H1), moves it, and some more, waits for the role anew |
+//! | either of the two, in its last round, where there is a background thread | leaves the piece to that one, which it tells, or to the caller that it makes way for |
 //! | any other thread that has the role: one that waits for something else, or with a deadline, in a poll, in [`crate::Engine::progress`], of a foreign loop, the stand-in; any thread, where there is no stand-in | leaves the piece to a thread of a pool for nothing else; where none was to be had at all for [`PATIENCE`], moves it |
 //! | a follower, a thread that comes | takes the role meanwhile, as ever |
 //! | the *stand-in*, a thread that lives while pieces are moved | takes the role where a piece takes longer than 5 ms and nobody has it, until one has ended |
